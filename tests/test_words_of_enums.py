@@ -12,6 +12,7 @@ import pytest
 
 from hyperpod_kit.checkpoint.agent.control_page import SlotState
 from hyperpod_kit.checkpoint.handle import ENDS, LEVELS, SaveState
+from hyperpod_kit.job.decide.outcome_kind import OutcomeKind
 from hyperpod_kit.model.states import (
     ABSENT_OR_STALE,
     MOUNTED,
@@ -178,3 +179,35 @@ def test_a_slot_and_a_save_say_their_state_as_a_text() -> None:
     assert json.dumps({"state": SlotState.SEALED}) == '{"state": "SEALED"}' and f"{SlotState.FREE}" == "FREE"
     assert f"{SaveState.DURABLE!s:>8}" == " durable" and str(SaveState.LOCAL) == "local"
     assert set(LEVELS) | ENDS == set(SaveState) - {SaveState.COPYING} and set(LEVELS) & ENDS == {SaveState.DURABLE}
+
+
+def outcome_words_compared(tree: ast.Module) -> Iterator[str]:
+    """Words of outcomes where something is decided by one: compared, or in a group that is looked into."""
+    words_of_outcomes = {kind.value for kind in OutcomeKind}
+    for node in nodes(tree):
+        if not isinstance(node, ast.Compare):
+            continue
+        named = {value for side in (node.left, *node.comparators) for value in values(side)}
+        if any(isinstance(side, (ast.Attribute, ast.Subscript, ast.Call)) for side in (node.left, *node.comparators)):
+            yield from named & words_of_outcomes
+
+
+OF_OTHER_THINGS = {
+    ("job/status/attempt_table.py", "storage"): "the tier that ranks restored from",
+}
+"""Words of outcomes that are compared with something else."""
+
+
+def test_nothing_is_decided_by_the_word_of_an_outcome() -> None:
+    """A new class is a member of the enum with its properties, and nothing else in the product knows its word."""
+    compared = set()
+    for path in modules():
+        name = relative(path)
+        if name.startswith(("job/", "storage/plan/")) and name != "job/decide/outcome_kind.py":
+            compared |= {(name, word) for word in outcome_words_compared(tree_of(path))}
+    assert compared == set(OF_OTHER_THINGS)
+
+
+def test_a_word_of_an_outcome_that_decides_is_seen() -> None:
+    tree = ast.parse('if attempt.kind == "crash" or row["class"] in ("stall", "x"): pass')
+    assert set(outcome_words_compared(tree)) == {"crash", "stall"}

@@ -1,4 +1,4 @@
-"""`hyperpod-kit job …`, on a node (vendored program) and from the admin's command line alike.
+"""The program `hyperpod-kit job …`, the same on a node (vendored) and on the admin's command line.
 
 Exit codes: 0 done · 1 failed · 2 usage · 3 what is named is not there · 75 saved, run again · 86 gave up, held.
 """
@@ -22,18 +22,19 @@ from hyperpod_kit.untrusted import by_descriptor, terminal
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Run one job command; returns its exit code. Raises HyperpodKitError, and SystemExit(2) for wrong usage.
+    """Run one job command and return its exit code. Raises HyperpodKitError, and SystemExit(2) for wrong usage.
 
-    Ctrl-C is heard here and not in `__main__.py`, whose bytes may not change: bundles share that file.
+    Ctrl-C is handled here and not in `__main__.py`, whose bytes may not change: bundles share that file.
     """
     return ending.run_program_ending_on_ctrl_c(lambda: _perform(argv))
 
 
 def _perform(argv: Optional[Sequence[str]]) -> int:
-    kit_arguments, command = _split(list(sys.argv[1:] if argv is None else argv))
-    unlisted = UNLISTED.get(kit_arguments[0]) if kit_arguments else None
-    if unlisted is not None:
-        return unlisted(kit_arguments[1:], command)
+    if argv is None:
+        argv = sys.argv[1:]
+    kit_arguments, command = _split(list(argv))
+    if kit_arguments and kit_arguments[0] in UNLISTED:
+        return UNLISTED[kit_arguments[0]](kit_arguments[1:], command)
     if kit_arguments[:1] == ["submit"] and kit_arguments[1:2] not in (["-h"], ["--help"]):
         return _submit(kit_arguments[1:], command)
     args = parser.build_parser().parse_args(_join_srun_args(kit_arguments))
@@ -65,7 +66,7 @@ def _goodput(args: argparse.Namespace) -> int:
     from hyperpod_kit.job.goodput import command as goodput
     from hyperpod_kit.untrusted import owner
 
-    # For root each root has a deadline of its own.
+    # For the user root each checkpoint root has a deadline of its own.
     if owner.is_machine_root() or (args.root and not any(map(is_path, args.root))):
         return goodput.main(args)
     roots = ", ".join(args.root) or "a root of the jobs that are noted"
@@ -73,7 +74,7 @@ def _goodput(args: argparse.Namespace) -> int:
 
 
 def _split(argv: List[str]) -> Tuple[List[str], List[str]]:
-    """What stands before the first `--`, and after it."""
+    """Return the arguments before the first `--`, and those after it."""
     if "--" not in argv:
         return argv, []
     separator_index = argv.index("--")
@@ -81,7 +82,10 @@ def _split(argv: List[str]) -> Tuple[List[str], List[str]]:
 
 
 def _join_srun_args(kit_arguments: List[str]) -> List[str]:
-    """`--srun-args --mpi=none` -> `--srun-args=--mpi=none`: argparse takes a value with a dash for an option."""
+    """Join `--srun-args` and its value into one argument: argparse takes a value that begins with a dash for an option.
+
+    `--srun-args --mpi=none` -> `--srun-args=--mpi=none`.
+    """
     joined: List[str] = []
     for word in kit_arguments:
         if joined and joined[-1] == "--srun-args":
@@ -95,7 +99,7 @@ def _user() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):
-        return str(os.getuid())  # one that this machine has no name for
+        return str(os.getuid())  # this machine has no name for this user
 
 
 def _rewind(args: argparse.Namespace) -> int:
@@ -139,7 +143,10 @@ UNLISTED: Dict[str, Callable[[List[str], List[str]], int]] = {
     "fan-out": _fan_out,
     "look": _print_whether_root_serves_here,
 }
-"""What no person types: `job run` does, and `hyperpod-kit fan-out`. Words before `--`, and after it."""
+"""Commands that no person types: `job run` and `hyperpod-kit fan-out` start them.
+
+name -> function(arguments before `--`, arguments after it)
+"""
 
 
 def _print_task_prolog_of_shared_decision() -> int:
@@ -163,22 +170,28 @@ def _print_task_prolog_of_shared_decision() -> int:
     except OSError as err:
         raise JobError(f"{options.state}: {err.strerror or err}") from err
     print("\n".join(shared_decision.task_prolog_lines(record, os.environ.get("SLURM_PROCID", ""))))
-    return 86 if record.get("from") is None else 0
+    if record.get("from") is None:
+        return 86
+    return 0
 
 
 def _submit(sbatch_arguments: List[str], rest: List[str]) -> int:
     from hyperpod_kit.job import submit
 
-    argv = [*sbatch_arguments, *(["--", *rest] if rest else [])]
+    argv = list(sbatch_arguments)
+    if rest:
+        argv += ["--", *rest]
     runner = LocalRunner()
     for text in submit.warnings(submit.parse(argv), os.getcwd()):
         terminal.print_stderr(text)
+    copy: Optional[str] = None
     if control.has_option(runner, "sbatch", "--auto-resume"):
-        call, copy = ["sbatch", *argv], None
+        call = ["sbatch", *argv]
     else:
         line = submit.parse(argv)
         script, script_auto_resume = submit.copy_script_without_auto_resume(line)
-        copy = script if script != line.script else None
+        if script != line.script:
+            copy = script
         call = submit.command(line, script_auto_resume, script)
     try:
         done = runner.run(call, timeout=60.0, check=False)

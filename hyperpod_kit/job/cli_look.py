@@ -30,12 +30,16 @@ _DESCRIPTORS = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the command that was parsed; returns its exit code. Raises HyperpodKitError."""
+    """Run the command that was parsed and return its exit code. Raises HyperpodKitError."""
     commands = {"status": status_command, "lint": lint_command, "doctor": doctor_command, "sweep": sweep_command}
     return commands[args.verb](args)
 
 
 def status_command(args: argparse.Namespace) -> int:
+    """Print what the records of a checkpoint root tell of its jobs; `--html` and `--tensorboard` also write files.
+
+    Returns the exit code. Raises HyperpodKitError.
+    """
     job, root = _job_and_root(args.job or "", args.root)
     if not is_path(root):
         return _print_status_and_write_files(args, job, root)
@@ -54,24 +58,25 @@ def _print_status_and_write_files(args: argparse.Namespace, job: str, root: str)
         raise Unreachable(f"cannot read the attempts of {root or job}: {err}") from err
     if job and not attempts:
         raise _no_attempt(root, job, timeline.attempts_in(state, rows))
-    sums, saved, times = (
-        timeline.totals(attempts, now),
-        saves.read_save_status(root),
-        _account_time_per_job(state, rows, job, attempts, now),
-    )
+    sums = timeline.totals(attempts, now)
+    saved = saves.read_save_status(root)
+    times = _account_time_per_job(state, rows, job, attempts, now)
     attempts = _complete_attempts_with_current_rows(attempts, times)
     sentences = [*saves.describe_save_status(saved, now), *_few(odd)]
-    spent = [line for ledger in times for line in _lines_about_job_time(ledger, len(times) > 1, args.price, now)]
-    written = _write_tensorboard_files_per_job(args.tensorboard, times, now) if args.tensorboard else []
+    spent: List[str] = []
+    for time_of_job in times:
+        spent += _lines_about_job_time(time_of_job, len(times) > 1, args.price, now)
+    written: List[str] = []
+    if args.tensorboard:
+        written += _write_tensorboard_files_per_job(args.tensorboard, times, now)
     if args.html:
         written.append(args.html)
-        title = f"Job {job}" if job else f"Jobs on {root}"
-        _write_page(args.html, status_page.page(title, attempts, sums, now, sentences, times))
+        _write_page(args.html, status_page.page(_page_title(job, root), attempts, sums, now, sentences, times))
     if args.json:
         data = {
             "root": root,
             "totals": dataclasses.asdict(sums),
-            "time": [{"job": ledger.job, **ledger.to_dict()} for ledger in times],
+            "time": [{"job": time_of_job.job, **time_of_job.to_dict()} for time_of_job in times],
             "saves": saved.to_dict(),
             "odd": odd,
             "attempts": [attempt.to_dict() for attempt in attempts],
@@ -89,10 +94,11 @@ def _print_status_and_write_files(args: argparse.Namespace, job: str, root: str)
 
 
 def _job_and_root(job: str, root: str) -> Tuple[str, str]:
-    """The whole name of the job, "" for all, and the root to look at. Raises UsageError, Absent."""
-    noted = job_index.find(job) if job else None
-    if noted:
-        job, root = noted[0], root or noted[1]
+    """Return the full name of the job, "" for all jobs, and the root to look at. Raises UsageError, Absent."""
+    if job:
+        noted = job_index.find(job)
+        if noted:
+            job, root = noted[0], root or noted[1]
     if not root and job:
         raise _not_noted(job)
     if not root:
@@ -101,9 +107,17 @@ def _job_and_root(job: str, root: str) -> Tuple[str, str]:
 
 
 def _no_attempt(root: str, job: str, attempts: Sequence[timeline.JobAttempt]) -> Absent:
+    message = f"{root} has no attempt of job {job}"
     jobs = sorted({attempt.job for attempt in attempts})
-    there = f"; it has those of {', '.join(jobs[:8])}" if jobs else ""
-    return Absent(f"{root} has no attempt of job {job}{there}", hint=f"hyperpod-kit job status --root {root}")
+    if jobs:
+        message += f"; it has those of {', '.join(jobs[:8])}"
+    return Absent(message, hint=f"hyperpod-kit job status --root {root}")
+
+
+def _page_title(job: str, root: str) -> str:
+    if job:
+        return f"Job {job}"
+    return f"Jobs on {root}"
 
 
 def _write_page(path: str, page: str) -> None:
@@ -115,7 +129,7 @@ def _write_page(path: str, page: str) -> None:
 
 
 def _write_tensorboard_files_per_job(directory: str, times: Sequence[JobTime], now: float) -> List[str]:
-    """The files for TensorBoard, one a job. Raises Unreachable."""
+    """Write the files for TensorBoard, one for each job, and return their paths. Raises Unreachable."""
     try:
         return [scalars.replace_event_file_of_job(directory, time_of_job, now) for time_of_job in times]
     except OSError as err:
@@ -125,13 +139,16 @@ def _write_tensorboard_files_per_job(directory: str, times: Sequence[JobTime], n
 def _account_time_per_job(
     state: str, rows: Sequence[ledger.Row], job: str, attempts: Sequence[timeline.JobAttempt], now: float
 ) -> List[JobTime]:
-    """Of each job that is shown. Raises Unreachable."""
+    """Return what the time of each job that is shown went into. Raises Unreachable."""
     try:
         runs = root_time.runs_of(state, rows)
     except OSError as err:
         raise Unreachable(f"cannot read how the jobs of {state} spent their time: {err}") from err
     rank_at_hand.append_current_rows_of_local_ranks(runs, state, now)
-    jobs = [job] if job else list(dict.fromkeys(attempt.job for attempt in attempts))
+    if job:
+        jobs = [job]
+    else:
+        jobs = list(dict.fromkeys(attempt.job for attempt in attempts))
     return [
         job_time.account(runs, name, now, standing.query_job_standing_or_none(LocalRunner(), name)) for name in jobs
     ]
@@ -140,7 +157,7 @@ def _account_time_per_job(
 def _complete_attempts_with_current_rows(
     attempts: Sequence[timeline.JobAttempt], times: Sequence[JobTime]
 ) -> List[timeline.JobAttempt]:
-    """Those that are at work as far as rank 0 says that they are, where nobody says more."""
+    """Return the attempts; those at work as far as rank 0 has reported, where no other record says more."""
     current = {time.runs[-1].attempts[-1].name: time.current for time in times if time.current is not None}
     return [timeline.with_row(attempt, current.get(attempt.name)) for attempt in attempts]
 
@@ -149,18 +166,28 @@ def _lines_about_job_time(time: JobTime, with_job_name: bool, price: Optional[fl
     shown = show.lines(time, table_of(time.pieces), price)
     if time.current is not None:
         shown = [show.now_at(time.current, now), *shown, show.newest_memory_capture_sentence(time.current, now)]
-    return [f"job {time.job}", *shown] if with_job_name and shown else shown
+    if with_job_name and shown:
+        return [f"job {time.job}", *shown]
+    return shown
 
 
 def _few(odd: List[str]) -> List[str]:
-    return odd if len(odd) <= 3 else [*odd[:3], f"and {len(odd) - 3} more rows"]
+    if len(odd) <= 3:
+        return odd
+    return [*odd[:3], f"and {len(odd) - 3} more rows"]
 
 
 def _not_noted(job: str) -> Absent:
-    """`job run` notes the root in the home of the batch host, which is another file on another node."""
+    """Return the error about a job whose root is not noted on this machine.
+
+    `job run` notes the root in the home of the batch host, which is another file on another node.
+    """
     tasks = job_index.tasks(job)
     if tasks:
-        shown = f"{tasks[0]} to {tasks[-1]}" if len(tasks) > 2 else " and ".join(tasks)
+        if len(tasks) > 2:
+            shown = f"{tasks[0]} to {tasks[-1]}"
+        else:
+            shown = " and ".join(tasks)
         return Absent(
             f"job {job} is an array, and each task has a root of its own: {shown} are noted here",
             hint=f"hyperpod-kit job status {tasks[0]}",
@@ -168,14 +195,18 @@ def _not_noted(job: str) -> Absent:
     host = ""
     with contextlib.suppress(RunError, HyperpodKitError):
         host = control.query_job_record(LocalRunner(), JobId.parse(job)).get("BatchHost", "")
+    batch_script_node = "the node that ran the batch script"
+    if host:
+        batch_script_node += f" ({host})"
     return Absent(
         f"the checkpoint root of job {job} is not noted in {job_index.index_file_path()}: `job run` notes it in the "
-        f"home of the node that ran the batch script{f' ({host})' if host else ''}, of the job's owner",
+        f"home of {batch_script_node}, of the job's owner",
         hint=f"hyperpod-kit job status {job} --root DIR, or ask there",
     )
 
 
 def lint_command(args: argparse.Namespace) -> int:
+    """Print the findings about batch scripts; returns 1 when there are any, else 0. Raises Absent."""
     file_findings = []
     for file in args.files:
         try:
@@ -188,12 +219,16 @@ def lint_command(args: argparse.Namespace) -> int:
     else:
         for file, finding in file_findings:
             terminal.print_stdout(finding.render(file))
-    return 1 if file_findings else 0
+    if file_findings:
+        return 1
+    return 0
 
 
 def _text(file: str) -> str:
-    """Of a script. A pipe is read where it is a descriptor of this process's own; one that lies in a directory may
-    wait for ever. Raises OSError, Untrusted, UnicodeDecodeError."""
+    """Return the text of a batch script. Raises OSError, Untrusted, UnicodeDecodeError.
+
+    A pipe is read where it is a descriptor of this process's own; one that lies in a directory may wait for ever.
+    """
     if file.startswith(_DESCRIPTORS):
         with open(file, encoding="utf-8") as stream:
             return stream.read()
@@ -201,7 +236,7 @@ def _text(file: str) -> str:
 
 
 def _beside(batch_script: str) -> lint_captures.Reader:
-    """Reads what a script names: from where it is called, else from where it lies itself."""
+    """Return a reader of the files that a script names: below the working directory, else beside the script."""
 
     def read(name: str) -> Optional[str]:
         for path in (name, os.path.join(os.path.dirname(batch_script), name)):
@@ -213,17 +248,26 @@ def _beside(batch_script: str) -> lint_captures.Reader:
 
 
 def doctor_command(args: argparse.Namespace) -> int:
+    """Print what the running Slurm lacks; returns 1 when there is anything, else 0. Raises Unreachable."""
     findings = doctor.examine(doctor_look.query_slurm_facts(LocalRunner()))
     if args.json:
         terminal.print_json([finding.to_dict() for finding in findings], indent=2)
     else:
         terminal.print_stdout("\n".join(finding.render() for finding in findings) or "nothing is missing")
-    return 1 if findings else 0
+    if findings:
+        return 1
+    return 0
 
 
 def sweep_command(args: argparse.Namespace) -> int:
+    """Requeue the jobs that nobody else puts back into the queue, or print which they are (`--dry-run`).
+
+    Does nothing where another controller does it. Returns 1 when there was a problem, else 0. Raises Unreachable.
+    """
     runner = LocalRunner()
-    other = "" if args.dry_run else heads.query_other_acting_controller(runner)
+    other = ""
+    if not args.dry_run:
+        other = heads.query_other_acting_controller(runner)
     if other:
         if args.json:
             terminal.print_json([], indent=2)
@@ -234,13 +278,25 @@ def sweep_command(args: argparse.Namespace) -> int:
         orphans, problems = sweep.orphans(sweep.jobs(runner))
     except RunError as err:
         raise Unreachable(f"cannot ask Slurm: {err.message}") from err
-    done = [(one, "") for one in orphans] if args.dry_run else sweep.sweep(runner, orphans)
-    if args.json:
-        terminal.print_json([{**dataclasses.asdict(one), "problem": problem} for one, problem in done], indent=2)
+    if args.dry_run:
+        done = [(orphan, "") for orphan in orphans]
     else:
-        for orphan, problem in done:
-            verb = "would be requeued" if args.dry_run and orphan.requeue else "requeued"
-            terminal.print_stdout(f"job {orphan.job_id} {orphan.reason} {orphan.host}: {problem or verb}")
+        done = sweep.sweep(runner, orphans)
+    _print_swept_orphans(done, dry_run=args.dry_run, as_json=args.json)
     for problem in problems:
         terminal.print_stderr(problem)
-    return 1 if problems or any(problem for _, problem in done) else 0
+    if problems or any(problem for _, problem in done):
+        return 1
+    return 0
+
+
+def _print_swept_orphans(done: Sequence[Tuple[sweep.Orphan, str]], *, dry_run: bool, as_json: bool) -> None:
+    if as_json:
+        rows = [{**dataclasses.asdict(orphan), "problem": problem} for orphan, problem in done]
+        terminal.print_json(rows, indent=2)
+        return
+    for orphan, problem in done:
+        verb = "requeued"
+        if dry_run and orphan.requeue:
+            verb = "would be requeued"
+        terminal.print_stdout(f"job {orphan.job_id} {orphan.reason} {orphan.host}: {problem or verb}")

@@ -15,7 +15,7 @@ _JSON_HELP = "data on standard output"
 
 
 class AddCommand(Protocol):
-    """Adds the parser of one command."""
+    """A function that adds the parser of one command."""
 
     def __call__(
         self, name: str, help: str, *examples: str, usage: Optional[str] = None
@@ -23,7 +23,7 @@ class AddCommand(Protocol):
 
 
 class _Price(argparse.Action):
-    """US dollars, one amount of them."""
+    """Parses `--price`, an amount of US dollars that may be given once."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, _: Any = None
@@ -40,7 +40,7 @@ class _Price(argparse.Action):
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands that a person types."""
+    """Return the parser of all commands that people type."""
     parser = argparse.ArgumentParser(prog="hyperpod-kit job", description="Run a job that comes back by itself.")
     commands = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
 

@@ -1,7 +1,7 @@
-"""`job submit`: the line `sbatch --auto-resume=1 …` on a cluster whose Slurm does not know the option.
+"""`job submit`: accepts the line `sbatch --auto-resume=1 …` on a cluster whose Slurm does not know the option.
 
 The option is taken out of the command line and of the script's #SBATCH lines, and kept in the job's comment and
-environment, where `job run` finds it. What a resumed job needs is added.
+environment, where `job run` finds it. The options that a resumed job needs are added.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hyperpod_kit.slurm.environment import COMMENT_MARK
 from hyperpod_kit.system.mountinfo import mount_containing_path, read_mountinfo
 
 DEFAULTS = ("--requeue", "--open-mode=append", "--signal=B:USR1@120")
-"""Put first, so that the user's own words win over them."""
+"""Put first, so that the user's own options win over them."""
 
 SEPARATOR = ":"
 """Between the components of a heterogeneous job."""
@@ -46,7 +46,7 @@ _WITH_VALUE = frozenset(
 
 @dataclass(frozen=True)
 class SbatchLine:
-    """A parsed sbatch line. `auto_resume` is None when nobody asked."""
+    """A parsed sbatch line. `auto_resume` is None when the line does not have the option."""
 
     options: Tuple[str, ...]
     script: Optional[str]
@@ -55,7 +55,10 @@ class SbatchLine:
 
 
 def parse(argv: Sequence[str]) -> SbatchLine:
-    """Split options, script and its arguments. Raises UsageError for a value that means nothing."""
+    """Split a line into options, the script and its arguments.
+
+    Raises UsageError for a value of --auto-resume that means nothing.
+    """
     options: List[str] = []
     auto_resume: Optional[int] = None
     index = 0
@@ -71,11 +74,13 @@ def parse(argv: Sequence[str]) -> SbatchLine:
                 options.append(argv[index])
         index += 1
     rest = argv[index:]
-    return SbatchLine(tuple(options), rest[0] if rest else None, tuple(rest[1:]), auto_resume)
+    if not rest:
+        return SbatchLine(tuple(options), None, (), auto_resume)
+    return SbatchLine(tuple(options), rest[0], tuple(rest[1:]), auto_resume)
 
 
 def parse_auto_resume_value(text: Optional[str]) -> int:
-    """Value of --auto-resume; alone it means 1."""
+    """Return the number that is given to --auto-resume; the option alone means 1. Raises UsageError."""
     if not text:
         return 1
     if not text.isdigit() or int(text) > 1000:
@@ -84,7 +89,10 @@ def parse_auto_resume_value(text: Optional[str]) -> int:
 
 
 def strip_script(text: str) -> Tuple[str, Optional[int]]:
-    """The script with --auto-resume taken out of its #SBATCH lines, and what they asked for."""
+    """Return the script without --auto-resume in its #SBATCH lines, and the value there, None without the option.
+
+    Raises UsageError.
+    """
     auto_resume: Optional[int] = None
     lines = []
     for line in text.splitlines(keepends=True):
@@ -99,20 +107,33 @@ def strip_script(text: str) -> Tuple[str, Optional[int]]:
 
 
 def command(line: SbatchLine, script_wants: Optional[int], script: Optional[str]) -> List[str]:
-    """The sbatch call, with `script` (a rewritten copy) in place of the user's file. The command line wins."""
-    auto_resume = line.auto_resume if line.auto_resume is not None else script_wants
+    """Return the sbatch call, with `script` (a rewritten copy) in place of the user's file.
+
+    The command line wins over `script_wants`, the value in the script.
+    """
+    auto_resume = line.auto_resume
     if auto_resume is None:
-        return ["sbatch", *line.options, *([script] if script else []), *line.args]
+        auto_resume = script_wants
+    script_and_arguments = list(line.args)
+    if script:
+        script_and_arguments.insert(0, script)
+    if auto_resume is None:
+        return ["sbatch", *line.options, *script_and_arguments]
     # Of a heterogeneous job the first component is the one that runs the script.
-    cut = line.options.index(SEPARATOR) if SEPARATOR in line.options else len(line.options)
+    cut = len(line.options)
+    if SEPARATOR in line.options:
+        cut = line.options.index(SEPARATOR)
     options = [*DEFAULTS, *_with_comment(line.options[:cut], f"{COMMENT_MARK}{auto_resume}"), *line.options[cut:]]
     if line.script and not any(option.startswith(("-J", "--job-name")) for option in options):
         options.insert(0, f"--job-name={os.path.basename(line.script)}")
-    return ["sbatch", *options, *([script] if script else []), *line.args]
+    return ["sbatch", *options, *script_and_arguments]
 
 
 def copy_script_without_auto_resume(line: SbatchLine) -> Tuple[Optional[str], Optional[int]]:
-    """Copy the script without the option if it has one. Returns (path to give to sbatch, what it asked for)."""
+    """Copy the script without --auto-resume if it has the option.
+
+    Returns (path to give to sbatch, value of the option, None without it). Raises Absent, UsageError.
+    """
     if line.script is None:
         return None, None
     try:
@@ -130,8 +151,8 @@ def copy_script_without_auto_resume(line: SbatchLine) -> Tuple[Optional[str], Op
 
 
 def _with_comment(options: Sequence[str], resume_mark: str) -> List[str]:
-    """Join the mark to the user's own comment, if there is one."""
-    result: List[str] = []
+    """Return the options with the mark behind the user's own comment, if there is one."""
+    other_options: List[str] = []
     user_comment = ""
     skip = False
     for index, option in enumerate(options):
@@ -142,12 +163,14 @@ def _with_comment(options: Sequence[str], resume_mark: str) -> List[str]:
         elif option.startswith("--comment="):
             user_comment = option.split("=", 1)[1]
         else:
-            result.append(option)
-    return [*result, f"--comment={user_comment + ' ' if user_comment else ''}{resume_mark}"]
+            other_options.append(option)
+    if user_comment:
+        user_comment += " "
+    return [*other_options, f"--comment={user_comment}{resume_mark}"]
 
 
 def warnings(line: SbatchLine, directory: str, mounts: str = "/proc/self/mountinfo") -> List[str]:
-    """What will go wrong with this submission as far as can be seen here: its options beside those of the script.
+    """Return what will go wrong with this submission, judged by its options together with those of the script.
 
     `directory`: where sbatch is called, which is where the script starts.
     """
@@ -172,9 +195,11 @@ def warnings(line: SbatchLine, directory: str, mounts: str = "/proc/self/mountin
 
 
 def _file_system(path: str, mounts: str) -> str:
-    """Kind of the file system that holds a path, "" when that cannot be said."""
+    """Return the kind of the file system that holds a path, "" when it is not known."""
     try:
         entry = mount_containing_path(read_mountinfo(mounts), path)
     except OSError:
         return ""
-    return "" if entry is None else entry.fs_type
+    if entry is None:
+        return ""
+    return entry.fs_type

@@ -1,4 +1,4 @@
-"""Which nodes the next step can use, as Slurm and the nodes themselves say."""
+"""Find the nodes that the next step can use, from the records of slurmctld and from what the nodes report."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hyperpod_kit.slurm.environment import JobEnvironment
 from hyperpod_kit.slurm.hostlist import expand
 
 LIVE_STATES = ("", *job_states.RUNS)
-"""States of a job whose script goes on. In all others Slurm has ended this run of it; "" is: nobody could say."""
+"""States of a job whose script goes on, "" for a state that is not known; in all others Slurm has ended this run."""
 
 
 FORGOTTEN = "FORGOTTEN"
-"""Our own word for a job that slurmctld does not know: it has lost its state, and will end what runs."""
+"""Our own state of a job that slurmctld does not know: slurmctld has lost its state, and will end what runs."""
 
 
 _UNKNOWN_START = control.NodeStart(0.0, 0.0)
@@ -25,12 +25,19 @@ _UNKNOWN_START = control.NodeStart(0.0, 0.0)
 
 @dataclass(frozen=True)
 class Allocation:
-    """The job's nodes now. `state`: Slurm's word for the job (or FORGOTTEN), "" when slurmctld does not answer.
+    """The nodes of the job at one moment, and the state of the job.
 
-    `addresses`: where each node's slurmd listens; `unusable`: nodes that Slurm itself counts out, `down`: has lost.
-    `restarts`, `reason`: Slurm's, of the job. `before`: the run's own nodes, also those that Slurm has taken from it,
-    which it counts as lost; `starts`: when those machines were started, as each says itself. `unheard`: nodes that may
-    well be there, but have not registered yet with a slurmctld that was started just now.
+    Attributes:
+        nodes: In the order of Slurm's record of the job.
+        state: Slurm's word for the state of the job, or FORGOTTEN; "" when slurmctld does not answer.
+        addresses: Host and port of each node's slurmd.
+        unusable: Nodes on which Slurm starts no steps.
+        down: Nodes that Slurm counts as lost.
+        restarts: How often Slurm has requeued the job, by its record.
+        reason: Slurm's reason in the record of the job.
+        before: Nodes of this run that Slurm counts as lost, also those that it has taken from the run.
+        starts: When the machines of all these nodes were started, as each of them reports.
+        unheard: Nodes that may be up, but have not registered yet with a slurmctld that was started just now.
     """
 
     nodes: Tuple[str, ...]
@@ -46,18 +53,18 @@ class Allocation:
 
     @property
     def ended(self) -> bool:
-        """Slurm has ended this run: requeued after a node failure, cancelled, timed out."""
+        """Whether Slurm has ended this run: requeued after a node failure, cancelled, timed out."""
         return self.state not in LIVE_STATES
 
     def healthy(self, lost: Sequence[str]) -> Tuple[str, ...]:
-        """Nodes for a step, without those found `lost`."""
+        """Return the nodes that a step can use, without those in `lost`."""
         return tuple(name for name in self.nodes if name not in lost and name not in self.unusable)
 
 
 def query_allocation_else_from_environment(runner: Runner, job: JobEnvironment) -> Allocation:
-    """Ask slurmctld. What it does not answer is taken from the job's environment, which may be stale.
+    """Return the allocation that slurmctld has; without its answer, the nodes of the job's environment.
 
-    Raises JobError when it answers with other jobs than this one.
+    The environment may be stale. Raises JobError when slurmctld answers with other jobs than this one.
     """
     names, state, reason = job.nodes, "", ""
     restarts: Optional[int] = None
@@ -65,7 +72,8 @@ def query_allocation_else_from_environment(runner: Runner, job: JobEnvironment) 
         records = control.query_matching_job_records(runner, job.id)
         state, reason = records[0].get("JobState", ""), records[0].get("Reason", "")
         counted = records[0].get("Restarts", "")
-        restarts = int(counted) if counted.isdigit() else None
+        if counted.isdigit():
+            restarts = int(counted)
         names = _nodes(records, job) or names
     except RunError as err:
         if control.is_unknown_job(err):
@@ -91,14 +99,15 @@ def query_allocation_else_from_environment(runner: Runner, job: JobEnvironment) 
 
 
 def _nodes(records: Sequence[Mapping[str, str]], job: JobEnvironment) -> Tuple[str, ...]:
-    """The job's nodes by its records, those of a heterogeneous job in the order of its components; () when not said.
+    """Return the nodes in the records of the job, () where they name none. Raises ValueError.
 
-    A component that the step does not use is not of interest. Raises ValueError.
+    Those of a heterogeneous job come in the order of its components, without the components that the step does not use.
     """
     node_names = []
     for record in records:
         hosts = record.get("NodeList", "")
-        node_names += expand(hosts) if hosts != "(null)" else []
+        if hosts != "(null)":
+            node_names += expand(hosts)
     if job.groups:
         unused = {name for group in job.groups for name in group} - set(job.nodes)
         node_names = [name for name in node_names if name not in unused]
@@ -106,7 +115,10 @@ def _nodes(records: Sequence[Mapping[str, str]], job: JobEnvironment) -> Tuple[s
 
 
 def node_starts_for_ledger(allocation: Allocation, nodes: Sequence[str]) -> List[List[int]]:
-    """When these nodes were started, as the ledger keeps it for `lost_since`: a pair a node, zeros for not known."""
+    """Return when these nodes were started, as the ledger keeps it for `lost_since`.
+
+    Each node has a pair of the times of NodeStart, in whole seconds; zeros where they are not known.
+    """
     pairs = [allocation.starts.get(name, _UNKNOWN_START) for name in nodes]
     return [[int(start.booted), int(start.served_since)] for start in pairs]
 
@@ -114,9 +126,15 @@ def node_starts_for_ledger(allocation: Allocation, nodes: Sequence[str]) -> List
 def lost_since(
     runner: Runner, nodes: Sequence[str], starts: Optional[Sequence[Sequence[int]]], when: float
 ) -> Tuple[str, ...]:
-    """Those of these nodes that Slurm counts as lost now, or whose machine was started anew since `starts` was noted.
+    """Return the nodes that Slurm counts as lost now, or whose machine was started anew since `starts` was noted.
 
-    `when`: of a row without `starts`, which a build before 0.1.0 wrote; Unix seconds by the batch host's clock.
+    Without an answer of slurmctld there are none.
+
+    Args:
+        runner: Runs scontrol.
+        nodes: The nodes to check.
+        starts: From the row of an attempt; None in one that a build before 0.1.0 wrote.
+        when: The time of that row, for a row without `starts`; Unix seconds by the batch host's clock.
     """
     try:
         record_by_node = control.query_known_nodes(runner, nodes)
@@ -124,9 +142,15 @@ def lost_since(
         return ()
     if starts is None or len(starts) != len(nodes):
         return tuple(name for name, node in record_by_node.items() if node.is_down or node.booted > when)
-    before = {name: control.NodeStart(*pair) if len(pair) == 2 else _UNKNOWN_START for name, pair in zip(nodes, starts)}
+    before = {name: _start_from_ledger(pair) for name, pair in zip(nodes, starts)}
     return tuple(
         name
         for name, node in record_by_node.items()
         if node.is_down or node.start_times.was_rebooted_since(before[name])
     )
+
+
+def _start_from_ledger(pair: Sequence[int]) -> control.NodeStart:
+    if len(pair) != 2:
+        return _UNKNOWN_START
+    return control.NodeStart(*pair)

@@ -1,4 +1,4 @@
-"""Seconds in the words of reports and tables.
+"""Write seconds as reports and tables show them.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 
 def describe_duration(seconds: float) -> str:
-    """`42 s`, `3 min 5 s`, `2 h 10 min`."""
+    """Return seconds in two units at most: `42 s`, `3 min 5 s`, `2 h 10 min`."""
     rounded_seconds = round(seconds)
     if rounded_seconds < 60:
         return f"{rounded_seconds} s"

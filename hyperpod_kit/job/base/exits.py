@@ -1,6 +1,7 @@
-"""How each rank really ended: `<state>/exits/<attempt>/<rank>.json`, written by a wrapper around the rank's command.
+"""Records of how each rank ended: `<state>/exits/<attempt>/<rank>.json`, written by a wrapper around its command.
 
-srun cannot be asked: after --kill-on-bad-exit it reports 137 or 143, whatever the rank that failed first said.
+The exit code of srun does not say it: after --kill-on-bad-exit it is 137 or 143, whatever the rank that failed first
+ended with.
 """
 
 from __future__ import annotations
@@ -8,22 +9,41 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.slurm import write_once
 from hyperpod_kit.untrusted.text import clean_one_line
 
 _NEEDED = ("rank", "node", "boot_id", "code", "signal", "started", "ended")
+_NEVER_NULL = ("rank", "node", "boot_id")
+_TYPES: Mapping[str, Union[type, Tuple[type, ...]]] = {
+    "node": str,
+    "boot_id": str,
+    "launch": str,
+    "started": (int, float),
+    "ended": (int, float),
+}
+"""Types of a field where it is more than int."""
+
 _MOST = 1 << 62
 
 
 @dataclass(frozen=True)
 class Exit:
-    """One rank's end. `code` is None when `signal` killed it; times are Unix seconds.
+    """How one rank ended.
 
-    step: the last one that it is known to have completed; begins: the first that it did, after what it restored.
-    launch: tells the srun steps apart in which HyperPod has started the ranks of one attempt, "" when not known.
+    Attributes:
+        rank: Of the step.
+        node: The node it ran on.
+        boot_id: Of that node's kernel.
+        code: The exit code; None when a signal killed it.
+        signal: That signal.
+        started: Unix seconds.
+        ended: Unix seconds.
+        step: The last training step that it is known to have completed.
+        begins: The first training step that it did, after what it restored.
+        launch: Tells apart the srun steps in which HyperPod has started the ranks of one attempt; "" when not known.
     """
 
     rank: int
@@ -39,29 +59,29 @@ class Exit:
 
     @property
     def good(self) -> bool:
-        """Ended by itself with 0."""
+        """Whether the rank ended by itself with 0."""
         return self.code == 0
 
     @property
     def again(self) -> bool:
-        """Saved and wants to run again."""
+        """Whether the rank has saved and is to run again."""
         return self.code == ExitCode.AGAIN
 
     @property
     def without_data(self) -> bool:
-        """It could not read what it trains on, after everything was tried."""
+        """Whether the rank could not read what it trains on, after everything was tried."""
         return self.code == ExitCode.NO_STORAGE
 
 
 def directory(state: str, attempt: str) -> str:
-    """Where an attempt's records lie."""
+    """Return the directory of an attempt's records."""
     return os.path.join(state, "exits", attempt)
 
 
 def read(state: str, attempt: str) -> List[Exit]:
-    """The records that are there, earliest end first. A record that is not complete is skipped. Raises OSError."""
+    """Return the records that are there, earliest end first, without incomplete ones. Raises OSError."""
     if "/" in attempt or attempt in ("", ".", ".."):
-        return []  # the ledger that names it may be another's words
+        return []  # others may have written the ledger that names it
     records: List[Exit] = []
     for _, _, value in write_once.read_all_records(directory(state, attempt)):
         with contextlib.suppress(ValueError):
@@ -70,8 +90,10 @@ def read(state: str, attempt: str) -> List[Exit]:
 
 
 def last_launch(records: Sequence[Exit]) -> List[Exit]:
-    """Of the records of one attempt those of its last launch, of each rank the last: HyperPod's step retry starts the
-    ranks of an attempt again, and what ended the launch before has been mended since."""
+    """Return the records of the attempt's last launch, the last one of each rank.
+
+    HyperPod's step retry starts the ranks of an attempt again, and what ended the launch before has been mended since.
+    """
     if not records:
         return []
     launch = max(records, key=lambda record: record.started).launch
@@ -83,25 +105,26 @@ def last_launch(records: Sequence[Exit]) -> List[Exit]:
 
 
 def _exit(value: Dict[str, Any]) -> Exit:
-    """Raises ValueError for what no wrapper writes."""
+    """Return the record in a JSON object. Raises ValueError for what no wrapper writes."""
     if not set(_NEEDED) <= set(value) or not set(value) <= {record_field.name for record_field in fields(Exit)}:
         raise ValueError("not the fields of a record")
     for name, given in value.items():
-        expected_type = (
-            str if name in ("node", "boot_id", "launch") else (int, float) if name in ("started", "ended") else int
-        )
-        if given is None and name not in _NEEDED[:3]:
-            continue
-        if (
-            isinstance(given, bool)
-            or not isinstance(given, expected_type)
-            or (not isinstance(given, str) and not -_MOST < given < _MOST)
-        ):
+        if not _can_be_field(name, given):
             raise ValueError(f"{name} is {given!r}")
     if value["started"] is None or value["ended"] is None:
         raise ValueError("no times")
     text_fields = {name: clean_one_line(value.get(name) or "") for name in ("node", "boot_id", "launch")}
     return Exit(**{**value, **text_fields})
+
+
+def _can_be_field(name: str, given: Any) -> bool:
+    if given is None:
+        return name not in _NEVER_NULL
+    if isinstance(given, bool) or not isinstance(given, _TYPES.get(name, int)):
+        return False
+    if isinstance(given, (int, float)):
+        return -_MOST < given < _MOST
+    return True
 
 
 def write(state: str, attempt: str, record: Exit) -> None:
@@ -110,5 +133,5 @@ def write(state: str, attempt: str, record: Exit) -> None:
 
 
 def describe(record: Exit) -> Dict[str, Any]:
-    """For the report: who ended how."""
+    """Return the fields of a record that the ledger and the report hold."""
     return {"rank": record.rank, "node": record.node, "code": record.code, "signal": record.signal}

@@ -1,7 +1,8 @@
-"""A launch that never began: what could not be executed, and where. That is no crash of what would have been loaded.
+"""Records of launches that never began: what could not be executed, and on which node.
 
-The wrapper of a node's first rank leaves `<state>/launch-failures/<attempt>/<rank>.json` where it cannot start the
-command. Where no wrapper begins either, the node is asked (launch_probe.py).
+Such a launch is no crash of the checkpoint that it would have loaded. The wrapper of a node's first rank leaves
+`<state>/launch-failures/<attempt>/<rank>.json` where it cannot start the command. Where no wrapper begins either,
+launch_probe.py checks the node.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -17,7 +18,7 @@ from hyperpod_kit.slurm import write_once
 from hyperpod_kit.untrusted.text import clean_one_line
 
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
-"""What a shell ends with, and our wrapper, for a command that cannot be started."""
+"""Exit codes of a shell, and of our wrapper, for a command that cannot be started."""
 
 NOT_STARTED = (NOT_EXECUTABLE, NOT_FOUND)
 
@@ -27,7 +28,7 @@ _BUNDLES = "/opt/hyperpod-kit/"
 
 @dataclass(frozen=True)
 class LaunchFailure:
-    """`program` could not be executed on `node`. `launch`: as in exits.Exit, "" where it is not known."""
+    """`program` could not be executed on `node`. `launch` is as in exits.Exit, "" where it is not known."""
 
     node: str
     program: str
@@ -36,27 +37,29 @@ class LaunchFailure:
 
     @property
     def cause(self) -> str:
-        """The same on every node that has it."""
+        """The program and the reason, the same on every node that has them."""
         return f"{self.program}: {self.reason}"
 
 
 def code_of(error: OSError) -> int:
-    """What the wrapper ends with for this error."""
-    return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+    """Return the exit code of the wrapper for this error."""
+    if isinstance(error, FileNotFoundError):
+        return NOT_FOUND
+    return NOT_EXECUTABLE
 
 
 def directory(state: str, attempt: str) -> str:
-    """Where an attempt's records lie."""
+    """Return the directory of an attempt's records."""
     return os.path.join(state, "launch-failures", attempt)
 
 
 def write(state: str, attempt: str, rank: int, failure: LaunchFailure) -> None:
-    """Raises OSError."""
+    """Write the record of a rank once; an earlier one of the same rank stays. Raises OSError."""
     write_once.write_new_record(directory(state, attempt), str(rank), asdict(failure))
 
 
 def read(state: str, attempt: str, launch: Optional[str] = None) -> List[LaunchFailure]:
-    """The records that are there, by node; of one launch where it is given. Raises OSError."""
+    """Return the records that are there, by node; only those of `launch` where it is given. Raises OSError."""
     if "/" in attempt or attempt in ("", ".", ".."):
         return []
     records = (_failure(value) for _, _, value in write_once.read_all_records(directory(state, attempt)))
@@ -67,7 +70,7 @@ def read(state: str, attempt: str, launch: Optional[str] = None) -> List[LaunchF
 
 
 def _failure(value: Mapping[str, Any]) -> Optional[LaunchFailure]:
-    """None for what no wrapper writes."""
+    """Return the record in a JSON object, None for what no wrapper writes."""
     text_by_field: Dict[str, str] = {}
     for name in ("node", "program", "reason", "launch"):
         text = value.get(name)
@@ -78,7 +81,7 @@ def _failure(value: Mapping[str, Any]) -> Optional[LaunchFailure]:
 
 
 def causes(failures: Sequence[LaunchFailure]) -> str:
-    """Each cause once, with its nodes: `torchrun: No such file or directory (n1, n2)`."""
+    """Return each cause once, with its nodes: `torchrun: No such file or directory (n1, n2)`."""
     nodes: Dict[str, List[str]] = {}
     for failure in failures:
         nodes.setdefault(failure.cause, []).append(failure.node)
@@ -86,7 +89,7 @@ def causes(failures: Sequence[LaunchFailure]) -> str:
 
 
 def advice(failures: Sequence[LaunchFailure], code: int) -> str:
-    """What to type next. `code`: of the first rank, or of srun where no rank has left one."""
+    """Return what the user can type next. `code` is that of the first rank, or of srun where no rank has left one."""
     if failures:
         return _advice(failures[0])
     if code in NOT_STARTED:
@@ -110,4 +113,6 @@ def _advice(failure: LaunchFailure) -> str:
 
 
 def _some(names: Sequence[str]) -> str:
-    return ", ".join(names) if len(names) <= 4 else f"{', '.join(names[:3])} and {len(names) - 3} more"
+    if len(names) <= 4:
+        return ", ".join(names)
+    return f"{', '.join(names[:3])} and {len(names) - 3} more"

@@ -1,4 +1,4 @@
-"""What `job run` says: one line an event, `hyperpod-kit: {"message": "...", "event": "...", ...}`.
+"""Write the report of `job run`: one line an event, `hyperpod-kit: {"message": "...", "event": "...", ...}`.
 
 After the prefix there is exactly one JSON object; its `message` is the sentence for people.
 """
@@ -14,19 +14,19 @@ PREFIX = "hyperpod-kit: "
 
 
 def line(event: str, message: str, **fields: Any) -> str:
-    """The line of an event, with its newline."""
+    """Return the line of an event, with its newline."""
     return PREFIX + json.dumps({"message": message, "event": event, **fields}) + "\n"
 
 
 DEAD = (errno.ENOTCONN, errno.ESTALE, errno.EIO, errno.ESHUTDOWN, errno.ENODEV)
-"""What a descriptor answers for ever whose mount was lost, also after the mount is back."""
+"""Errors that a descriptor keeps for ever when its mount was lost, also after the mount is back."""
 
 
 class JobReport:
     """Writes events to file descriptor `fd`, each in one write, so that srun's own output cannot cut into a line.
 
-    A job does not die for its log. `dead`: the log's mount was lost under it; only a new run of the script gets a new
-    one. `event_listener`: hears of each event as well, with its fields.
+    An error of the log does not end the job. `dead` is set once the log's mount was lost under it: only a new run of
+    the batch script gets a new log. `event_listener` is called with each event as well, and with its fields.
     """
 
     def __init__(

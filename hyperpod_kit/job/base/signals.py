@@ -19,7 +19,10 @@ _WATCHED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGCHLD)
 
 
 class Signals:
-    """Catches the signals while it is entered (main thread only). `stop` and `warned` stay set once they are."""
+    """Catch the signals while the object is entered, in the main thread only.
+
+    `stop` is the name of the first TERM or INT, and `warned` is set by USR1; both stay set.
+    """
 
     def __init__(self) -> None:
         self.stop: Optional[str] = None
@@ -59,12 +62,12 @@ class Signals:
                     pass
 
     def wake(self) -> None:
-        """End a `wait` from another thread; nothing happens where nobody waits."""
+        """End a `wait` from another thread; do nothing where no thread waits."""
         with contextlib.suppress(OSError):
             os.write(self._write, b"w")
 
     def pause_until_stop_or_warning(self, seconds: float) -> None:
-        """Wait `seconds`, or until TERM or USR1."""
+        """Wait until TERM, INT or USR1, `seconds` at most; return at once where one has come before."""
         end = time.monotonic() + seconds
         while not self.stop and not self.warned and time.monotonic() < end:
             self.wait(end - time.monotonic())

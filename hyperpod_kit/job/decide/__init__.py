@@ -1,4 +1,4 @@
-"""What happened to an attempt and what follows: classes, budgets and rules, all pure.
+"""Classify what happened to an attempt, and decide what follows: classes, budgets and rules, all pure.
 
 Standard library only, Python 3.8: this package is part of the bundle.
 """

@@ -1,4 +1,4 @@
-"""How often a job may try again. Pure: rows of the ledger in, a decision out.
+"""Decide how often a job may try again. Pure: rows of the ledger in, a decision out.
 
     crash, stall        `max_restarts` per checkpoint; the count starts anew when a newer valid checkpoint is restored
     preempted, again    does not count, but two in a row from the same checkpoint mean that nothing moves
@@ -27,7 +27,7 @@ CheckpointOrder = Optional[Tuple[int, int]]
 """(epoch, seq) of a checkpoint; None for a start from step 0."""
 
 QUICK = 600.0
-"""Seconds: an attempt that fails sooner has not shown that the job can run."""
+"""Seconds; an attempt that fails sooner has not shown that the job can run."""
 
 _RENEWING_EVENTS = ("gave_up", "rewound")
 """After these the counts of failures start anew."""
@@ -108,9 +108,9 @@ def _count_failed_launches(rows: Sequence[Row]) -> int:
     """Count the launches that have failed in a row, up to the last one."""
     count = 0
     for row in rows:
-        if row.get("event") == "ended":
-            count = count + 1 if _is_end_of(row, OutcomeKind.LAUNCH_FAILED) else 0
-        elif row.get("event") in _RENEWING_EVENTS:
+        if _is_end_of(row, OutcomeKind.LAUNCH_FAILED):
+            count += 1
+        elif row.get("event") in ("ended", *_RENEWING_EVENTS):
             count = 0
     return count
 
@@ -132,6 +132,7 @@ class _BudgetCount:
             self.crashes = self.handed_back = 0
 
     def end(self, row: Row) -> None:
+        """Count the end of an attempt."""
         kind = OutcomeKind.of_row(row)
         if kind is not None and kind.is_handed_back:
             self.handed_back += 1
@@ -140,9 +141,13 @@ class _BudgetCount:
             return
         self.crashes += 1
         is_quick = (row.get("seconds") or 0) < QUICK
-        self.quick = self.quick + 1 if is_quick else 0
+        if is_quick:
+            self.quick += 1
+        else:
+            self.quick = 0
 
     def renew(self, row: Row) -> None:
+        """Count failures anew after one of `_RENEWING_EVENTS`, and after `gave_up` the runs as well."""
         self.crashes = self.handed_back = self.quick = 0
         if row.get("event") == "gave_up":
             self.first_restart = int(row.get("restart") or 0) + 1
@@ -151,7 +156,7 @@ class _BudgetCount:
 
 
 def count_spent_budget(rows: Sequence[Row], chosen: CheckpointOrder, restart: int) -> SpentBudget:
-    """Count this job's rows.
+    """Return what of the budgets this job has spent, by its rows.
 
     Args:
         rows: Of the ledger, of this job alone.
@@ -245,16 +250,19 @@ def _repeated_failure(failures: Sequence[str]) -> str:
     """Return what failures after loading one checkpoint say against it; "" while that may be chance."""
     if len(failures) >= 2 and failures[-1] == failures[-2]:
         return f"{failures[-1]}, twice after loading it"
-    return f"{len(failures)} failures after loading it" if len(failures) >= 3 else ""
+    if len(failures) >= 3:
+        return f"{len(failures)} failures after loading it"
+    return ""
 
 
 def _describe_failure(row: Row) -> str:
-    """Return who failed first and how."""
+    """Return which rank failed first, and how."""
     first = row.get("first")
     if not isinstance(first, dict):
         return f"{row.get('class')} that no rank recorded"
-    how = f"exited {first.get('code')}" if first.get("signal") is None else f"was killed by signal {first['signal']}"
-    return f"rank {first.get('rank')} {how}"
+    if first.get("signal") is None:
+        return f"rank {first.get('rank')} exited {first.get('code')}"
+    return f"rank {first.get('rank')} was killed by signal {first['signal']}"
 
 
 def retry_delay(policy: RetryPolicy, crashes: int, draw: Callable[[], float] = random.random) -> float:

@@ -22,7 +22,7 @@ STORAGE_PAUSE_MIN, STORAGE_PAUSE_MAX = 1.0, 20.0
 
 @dataclass(frozen=True)
 class UnreadableCheckpoint:
-    """A checkpoint that storage lists and does not give up, to ranks of several runs."""
+    """A checkpoint that storage lists, and that ranks of several runs could not read."""
 
     name: str
     reason: str
@@ -48,7 +48,7 @@ class RunDecision:
         stop_reason: For EXIT: what Slurm did, to be kept in the ledger; "" for nothing.
         error: For GIVE_UP; for a RETRY that begins anew, what it is the answer to.
         pause: Seconds before the next attempt, for RETRY.
-        failures: So many of this kind in a row, for the report of a RETRY.
+        failures: How many of this kind came in a row, for the report of a RETRY.
         begins_anew: The job leaves what was committed and starts at step 0.
         passes_over: The checkpoint that the next choice passes over.
     """
@@ -66,22 +66,23 @@ class RunDecision:
 
 @dataclass(frozen=True)
 class AttemptFacts:
-    """What decides: the outcome, the budget, and what was learned beside it.
+    """The facts that decide what follows: the outcome, the budget, and what else is known of the attempt.
 
     Attributes:
         outcome: Of the attempt that has ended.
         policy: The budgets.
         spent: What of them is spent, with the row of this attempt.
-        auto_resume: Whether the user wants the job to be continued.
+        auto_resume: Whether the user has asked for the job to be continued.
         is_stop_requested: Whether a signal has ended this run.
         nothing_to_restore: The error of ranks that found nothing which can be trusted or checked.
         may_begin_anew: Whether the user allows a start from step 0 in that case, and it is the first one.
         container_failure: The error of a container in which no rank ever begins.
         launch_is_hopeless: Why another launch fails as well; "" where it may not.
         launch_advice: What the user can type about launches that fail.
-        storage_away_seconds: Since when attempts have ended without storage.
+        storage_away_seconds: For how long attempts have ended without storage.
         storage_wait: Seconds for which that is waited for.
         unreadable: The one checkpoint that cannot be read, where it is not the whole root.
+        draw: Returns a number from 0 to 1, for the random part of a pause.
     """
 
     outcome: Outcome
@@ -101,7 +102,7 @@ class AttemptFacts:
 
 
 def decide(facts: AttemptFacts) -> RunDecision:
-    """Return what follows: by the first rule that has an opinion, otherwise another attempt at once."""
+    """Return the decision of the first rule that makes one, otherwise another attempt at once."""
     decision = _first_decision(facts)
     has_to_begin_anew = facts.nothing_to_restore is not None and facts.may_begin_anew
     if has_to_begin_anew and decision.kind is DecisionKind.RETRY:
@@ -122,14 +123,14 @@ def _give_up(reason: str, hint: Optional[str] = None) -> RunDecision:
 
 
 def exit_when_done(facts: AttemptFacts) -> Optional[RunDecision]:
-    """A job that has finished is over."""
+    """End the run of a job that has finished."""
     if facts.outcome.kind is OutcomeKind.DONE:
         return RunDecision(DecisionKind.EXIT)
     return None
 
 
 def exit_when_ended_by_slurm(facts: AttemptFacts) -> Optional[RunDecision]:
-    """Slurm or a person has ended this run; a cancelled job is never requeued."""
+    """End a run that Slurm or a person has ended; a cancelled job is never requeued."""
     if not facts.is_stop_requested and not facts.outcome.kind.by_slurm:
         return None
     stop_reason = facts.outcome.end.explanation if facts.outcome.end else ""
@@ -137,7 +138,7 @@ def exit_when_ended_by_slurm(facts: AttemptFacts) -> Optional[RunDecision]:
 
 
 def exit_without_auto_resume(facts: AttemptFacts) -> Optional[RunDecision]:
-    """One attempt is all where the user did not ask for more."""
+    """End the run after one attempt where the user did not ask for more."""
     if facts.auto_resume:
         return None
     if facts.outcome.kind is OutcomeKind.AGAIN:
@@ -146,21 +147,24 @@ def exit_without_auto_resume(facts: AttemptFacts) -> Optional[RunDecision]:
 
 
 def requeue_when_handed_back(facts: AttemptFacts) -> Optional[RunDecision]:
-    """After a warning, or at its own wish, the job goes back into the queue."""
+    """Put the job back into the queue after a warning, or when its ranks have asked for that."""
     if facts.outcome.kind.is_handed_back:
         return RunDecision(DecisionKind.REQUEUE, facts.outcome.sentence())
     return None
 
 
 def give_up_with_nothing_to_restore(facts: AttemptFacts) -> Optional[RunDecision]:
-    """Another start of the same ranks would find the same; a person may allow one from step 0."""
+    """Give up when ranks found nothing to restore, since another start would find the same.
+
+    A person may allow a start from step 0 instead.
+    """
     if facts.nothing_to_restore is None or facts.may_begin_anew:
         return None
     return RunDecision(DecisionKind.GIVE_UP, error=facts.nothing_to_restore)
 
 
 def give_up_when_a_rank_did(facts: AttemptFacts) -> Optional[RunDecision]:
-    """A rank that ends with our own exit code for it has judged the matter itself."""
+    """Give up when a rank has ended with our own exit code for that."""
     first = facts.outcome.first
     if first is None or first.code != ExitCode.GAVE_UP:
         return None
@@ -168,14 +172,17 @@ def give_up_when_a_rank_did(facts: AttemptFacts) -> Optional[RunDecision]:
 
 
 def give_up_when_the_container_never_starts(facts: AttemptFacts) -> Optional[RunDecision]:
-    """Whatever is wrong with an image or its options stays wrong."""
+    """Give up when the container does not start: what is wrong with an image or its options stays wrong."""
     if facts.container_failure is None:
         return None
     return RunDecision(DecisionKind.GIVE_UP, error=facts.container_failure)
 
 
 def launch_again_or_give_up(facts: AttemptFacts) -> Optional[RunDecision]:
-    """No checkpoint is to blame; another launch may succeed, elsewhere or later."""
+    """Launch again after a failed launch, within its budget: another may succeed, on other nodes or later.
+
+    No checkpoint is to blame.
+    """
     if facts.outcome.kind is not OutcomeKind.LAUNCH_FAILED:
         return None
     refusal = exhausted(facts.policy, facts.spent) or facts.launch_is_hopeless
@@ -187,7 +194,10 @@ def launch_again_or_give_up(facts: AttemptFacts) -> Optional[RunDecision]:
 
 
 def wait_for_storage_or_requeue(facts: AttemptFacts) -> Optional[RunDecision]:
-    """Nothing is wrong with the job, so it costs no budget; nodes that stay without storage are given back."""
+    """Wait while storage is away, then pass over an unreadable checkpoint or give the nodes back.
+
+    Nothing is wrong with the job, so this costs no budget.
+    """
     if facts.outcome.kind is not OutcomeKind.STORAGE:
         return None
     seconds = facts.storage_away_seconds
@@ -200,7 +210,10 @@ def wait_for_storage_or_requeue(facts: AttemptFacts) -> Optional[RunDecision]:
 
 
 def back_off_after_a_failure(facts: AttemptFacts) -> Optional[RunDecision]:
-    """After the first failure at once, then after pauses that grow; whether it may is decided with the next choice."""
+    """Try again at once after the first failure, then after pauses that grow.
+
+    Whether the budget allows the attempt is decided when its checkpoint is chosen.
+    """
     if not facts.outcome.kind.costs_budget:
         return None
     pause = retry_delay(facts.policy, facts.spent.crashes, facts.draw)
@@ -224,7 +237,7 @@ RULES: Tuple[Callable[[AttemptFacts], Optional[RunDecision]], ...] = (
 
 @dataclass(frozen=True)
 class StartFacts:
-    """What decides whether an attempt may be started from the checkpoint that was chosen.
+    """The facts that decide whether an attempt may be started from the checkpoint that was chosen.
 
     Attributes:
         policy: The budgets.

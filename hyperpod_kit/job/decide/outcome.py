@@ -96,21 +96,23 @@ class Outcome:
     unlaunched: Tuple[str, ...] = ()
 
     def fields(self) -> Dict[str, Any]:
-        """Return what the ledger and the report hold of it."""
+        """Return the fields of the outcome that the ledger and the report hold."""
         fields: Dict[str, Any] = {
             "class": self.kind.value,
             "code": self.code,
             "lost": list(self.lost),
             "reached": self.reached,
             "begins": self.begins,
-            "first": describe(self.first) if self.first else None,
+            "first": None,
         }
+        if self.first:
+            fields["first"] = describe(self.first)
         if self.hang:
             fields["hang"] = self.hang
         return fields
 
     def sentence(self) -> str:
-        """Return the class with what is known of its cause, in words."""
+        """Return a phrase for the class, with what is known of its cause."""
         if self.kind.by_slurm and self.end:
             return self.end.explanation
         if self.kind is OutcomeKind.NODE_LOST:
@@ -126,14 +128,20 @@ class Outcome:
         return self.kind.sentence
 
     def _node_lost_sentence(self) -> str:
-        sentence = f"lost {', '.join(self.lost)}" if self.lost else self.kind.sentence
-        return f"{sentence} and {self.end.explanation}" if self.end else sentence
+        sentence = self.kind.sentence
+        if self.lost:
+            sentence = f"lost {', '.join(self.lost)}"
+        if self.end:
+            sentence = f"{sentence} and {self.end.explanation}"
+        return sentence
 
     def _storage_sentence(self) -> str:
         if not self.nodes_without_root and self.first is not None:
             return f"could not read its training data: {_describe_exit(self.first)}"
         names = ", ".join(name for name in self.nodes_without_root if name)
-        return f"{self.kind.sentence} on {names}" if names else self.kind.sentence
+        if not names:
+            return self.kind.sentence
+        return f"{self.kind.sentence} on {names}"
 
     def _launch_failure_cause(self) -> str:
         if self.launch_failures:
@@ -145,7 +153,9 @@ class Outcome:
     def _crash_cause(self) -> str:
         if self.first is not None:
             return _describe_exit(self.first)
-        signal_note = f" (128 + signal {self.code - 128})" if 128 < self.code < 160 else ""
+        signal_note = ""
+        if 128 < self.code < 160:
+            signal_note = f" (128 + signal {self.code - 128})"
         return (
             f"srun exited {self.code}{signal_note}, and no rank could write how it ended: the step was killed as a "
             "whole, wrappers and all; srun's own lines above this one say more"
@@ -153,12 +163,13 @@ class Outcome:
 
 
 def _describe_exit(record: Exit) -> str:
-    how = f"exited {record.code}" if record.signal is None else f"was killed by signal {record.signal}"
-    return f"rank {record.rank} on {record.node} {how}"
+    if record.signal is None:
+        return f"rank {record.rank} on {record.node} exited {record.code}"
+    return f"rank {record.rank} on {record.node} was killed by signal {record.signal}"
 
 
 def classify(observation: Observation) -> Outcome:
-    """Return what happened, with the last step that the attempt came to."""
+    """Return what happened, with the first and the last step of the attempt."""
     known_steps = [step for step in (furthest(observation.exits), observation.reached) if step is not None]
     return replace(
         _classify(observation),
@@ -175,13 +186,9 @@ def _classify(observation: Observation) -> Outcome:
     first = first_failure(observation.exits)
     code = _exit_code(observation, first)
     if observation.stop:
-        kind = observation.end.kind if observation.end else OutcomeKind.CANCELLED
-        if observation.lost:
-            kind = OutcomeKind.NODE_LOST
-        return Outcome(kind, code, first, observation.lost)
+        return Outcome(_kind_of_stopped_run(observation), code, first, observation.lost)
     if observation.code == 0:
-        asks_again = any(record.again for record in observation.exits)
-        return Outcome(OutcomeKind.AGAIN if asks_again else OutcomeKind.DONE, 0)
+        return Outcome(_kind_of_success(observation), 0)
     if observation.warned:
         return Outcome(OutcomeKind.PREEMPTED, code, first, observation.lost)
     if observation.lost:
@@ -199,6 +206,20 @@ def _classify(observation: Observation) -> Outcome:
             unlaunched=_unlaunched_nodes(observation),
         )
     return Outcome(OutcomeKind.CRASH, code, first)
+
+
+def _kind_of_stopped_run(observation: Observation) -> OutcomeKind:
+    if observation.lost:
+        return OutcomeKind.NODE_LOST
+    if observation.end:
+        return observation.end.kind
+    return OutcomeKind.CANCELLED
+
+
+def _kind_of_success(observation: Observation) -> OutcomeKind:
+    if any(record.again for record in observation.exits):
+        return OutcomeKind.AGAIN
+    return OutcomeKind.DONE
 
 
 def furthest(records: Sequence[Exit]) -> Optional[int]:
@@ -245,7 +266,10 @@ def _unlaunched_nodes(observation: Observation) -> Tuple[str, ...]:
 
 
 def first_failure(records: Sequence[Exit]) -> Optional[Exit]:
-    """Return the earliest rank that ended neither well nor asking to run again: the others fell because of it."""
+    """Return the record of the rank that failed first: the others failed because of it.
+
+    A rank that has asked to run again has not failed.
+    """
     failures = _failures(records)
     if not failures:
         return None
@@ -258,7 +282,13 @@ def _failures(records: Sequence[Exit]) -> List[Exit]:
 
 def _exit_code(observation: Observation, first: Optional[Exit]) -> int:
     if first is None:
-        return observation.code if observation.code >= 0 else 128 - observation.code
+        return _exit_code_of_srun(observation.code)
     if first.code is not None:
         return first.code
     return 128 + (first.signal or 0)
+
+
+def _exit_code_of_srun(code: int) -> int:
+    if code >= 0:
+        return code
+    return 128 - code

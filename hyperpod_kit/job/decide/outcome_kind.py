@@ -1,4 +1,4 @@
-"""The classes of an attempt's end, and what each of them means to whoever reads one.
+"""The classes of an attempt's end, with the properties that decide how each of them is counted, shown and documented.
 
 A class is one member here and one rule in `outcome.py:classify`; budgets, the status page, metrics, goodput and the
 documentation follow from the properties.
@@ -148,11 +148,18 @@ class OutcomeKind(enum.Enum):
         self.is_handed_back = is_handed_back
         self.by_slurm = by_slurm
 
+    @property
+    def is_failure(self) -> bool:
+        """Whether training was cut short by a fault: of a rank, of a node or of storage."""
+        return self.costs_budget or self in (OutcomeKind.NODE_LOST, OutcomeKind.STORAGE)
+
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> Optional[OutcomeKind]:
         """Return the class in a row of a ledger; None where it names none that this release knows."""
         word = row.get("class")
-        return cls.parse(word) if isinstance(word, str) else None
+        if not isinstance(word, str):
+            return None
+        return cls.parse(word)
 
     @classmethod
     def parse(cls, word: str) -> Optional[OutcomeKind]:

@@ -1,4 +1,4 @@
-"""Why Slurm ends a run of the batch script, as far as its own records say.
+"""Explain why Slurm ends a run of the batch script, as far as its own records say.
 
 While our script still lives, a job that was cancelled and one that waits for its next run are both COMPLETING, and a
 node that failed is in its NodeList no more. What differs (seen with 22.05, 24.11 and 26.05): a job that goes back into
@@ -25,14 +25,14 @@ _LIMITS = {
 
 @dataclass(frozen=True)
 class RunEnd:
-    """Why a run ended: `kind` is NODE_LOST or one that is `by_slurm`, `explanation` is for people."""
+    """The reason why a run ended: `kind` is NODE_LOST or one that is `by_slurm`, `explanation` is for people."""
 
     kind: OutcomeKind
     explanation: str
 
 
 def explain_run_end(allocation: Allocation, restart: int, signal: Optional[str] = None) -> RunEnd:
-    """Return why Slurm, or a signal, has ended the run. `restart`: SLURM_RESTART_COUNT of this run."""
+    """Return why Slurm, or a signal, has ended the run. `restart` is SLURM_RESTART_COUNT of this run."""
     state, reason = allocation.state, allocation.reason
     if not state:
         return RunEnd(OutcomeKind.UNKNOWN, "was ended, and slurmctld does not say why")

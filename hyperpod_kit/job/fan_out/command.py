@@ -1,4 +1,4 @@
-"""`hyperpod-kit fan-out SRC DST`, inside of a job: starts a task on each node, introduces them, and says how far it is.
+"""`hyperpod-kit fan-out SRC DST`, inside a job: starts a task on each node, connects the tasks, prints the progress.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 
@@ -25,15 +25,15 @@ from hyperpod_kit.slurm.environment import JobEnvironment
 from hyperpod_kit.untrusted import source_owner, terminal
 
 SILENCE = 20.0
-"""Seconds after which a task that says nothing is lost."""
+"""Seconds without a message after which a task counts as lost."""
 
 _ROWS = 1000
 _EVERY = 10.0
-"""Seconds between two sentences about how far it is."""
+"""Seconds between two lines about the progress."""
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Run the command; its exit code. Raises HyperpodKitError."""
+    """Run the command and return its exit code. Raises HyperpodKitError."""
     args = build_parser().parse_args(argv)
     source = os.path.abspath(args.source)
     if args.part:
@@ -51,13 +51,13 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     if not files:
         raise UsageError(f"{source} has no files")
     size = sum(file.size for file in files)
+    if args.dry_run and args.json:
+        terminal.print_json({"files": len(files), "bytes": size, "nodes": list(nodes)})
+        return 0
     if args.dry_run:
-        if args.json:
-            terminal.print_json({"files": len(files), "bytes": size, "nodes": list(nodes)})
-        else:
-            terminal.print_stdout(
-                f"{len(files)} files, {size / 1e9:.2f} GB, would be copied to {args.target} of {len(nodes)} nodes"
-            )
+        terminal.print_stdout(
+            f"{len(files)} files, {size / 1e9:.2f} GB, would be copied to {args.target} of {len(nodes)} nodes"
+        )
         return 0
     started_at = time.monotonic()
     try:
@@ -70,7 +70,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """For `hyperpod-kit fan-out` and `hyperpod-kit job fan-out`."""
+    """Return the parser of `hyperpod-kit fan-out` and `hyperpod-kit job fan-out`."""
     parser = argparse.ArgumentParser(
         prog="hyperpod-kit fan-out",
         description="Copy files from shared storage to the own disk of every node of this job. Each byte is read from "
@@ -100,7 +100,10 @@ def lead_copy_tasks_and_print_result(
     as_json: bool,
     started_at: float,
 ) -> int:
-    """Lead the tasks of a step that was started; the exit code."""
+    """Lead the tasks of a started step until all are over, print the outcome and return the exit code.
+
+    Raises JobError where some node does not have all of the files.
+    """
     tasks = Tasks(process, nodes, SILENCE)
     try:
         rows = listing.as_json(files)
@@ -108,13 +111,15 @@ def lead_copy_tasks_and_print_result(
             _send_message_to_tasks(process, op="files", rows=rows[at : at + _ROWS])
         _send_message_to_tasks(process, op="key", key=secrets.token_hex(16), others=list(nodes))
         tasks.until(lambda task: task.places is not None)
-        _send_message_to_tasks(process, op="table", rows=[one.places for one in tasks.all])
+        _send_message_to_tasks(process, op="table", rows=[task.places for task in tasks.all])
         size = sum(file.size for file in files)
-        while not tasks.until(lambda one: one.done, within=_EVERY):
-            least = min((one.bytes_on_node for one in tasks.all if not one.over), default=0)
-            terminal.print_stderr(f"{len([one for one in tasks.all if one.done])} of {len(nodes)} nodes have "
-                "all of it, every "
-                         f"other one at least {least / 1e9:.2f} of {size / 1e9:.2f} GB")  # fmt: skip
+        while not tasks.until(lambda task: task.done, within=_EVERY):
+            least = min((task.bytes_on_node for task in tasks.all if not task.over), default=0)
+            done_count = len([task for task in tasks.all if task.done])
+            terminal.print_stderr(
+                f"{done_count} of {len(nodes)} nodes have all of it, every "
+                f"other one at least {least / 1e9:.2f} of {size / 1e9:.2f} GB"
+            )
         _send_message_to_tasks(process, op="bye")
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             assert process.stdin is not None
@@ -131,17 +136,17 @@ def _send_message_to_tasks(process: subprocess.Popen[bytes], **message: Any) -> 
         process.stdin.write(json.dumps(message).encode() + b"\n")
         process.stdin.flush()
     except OSError:
-        pass  # it has ended: what its tasks have said until then is looked at
+        pass  # the step has ended: the messages of its tasks up to then are evaluated
 
 
 def _print_result_or_raise_if_incomplete(
     tasks: Tasks, files: Sequence[listing.CopiedFile], as_json: bool, seconds: float
 ) -> int:
     size = sum(file.size for file in files)
-    read = sum(one.read for one in tasks.all)
-    failed = [one for one in tasks.all if not one.done]
+    read = sum(task.read for task in tasks.all)
+    failed = [task for task in tasks.all if not task.done]
     if as_json:
-        rows: List[Dict[str, Any]] = [one.to_dict() for one in tasks.all]
+        rows: List[Dict[str, Any]] = [task.to_dict() for task in tasks.all]
         terminal.print_json(
             {"files": len(files), "bytes": size, "bytes_read": read, "seconds": round(seconds, 3), "nodes": rows}
         )
@@ -155,7 +160,9 @@ def _print_result_or_raise_if_incomplete(
             terminal.print_stderr(f"{task.node}: {warning}")
     if failed:
         first = failed[0]
-        more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
+        more = ""
+        if len(failed) > 1:
+            more = f" and {len(failed) - 1} more"
         reason = first.failure_reason or "it was not heard of any more"
         raise JobError(
             f"not every node has all of it: {first.node}: {reason}{more}",

@@ -1,8 +1,8 @@
-"""One node's copy: chunks as they come, each with its digest in a journal; a file takes its place when it is whole.
+"""The copy on one node: a journal has the digest of every chunk written; a file is moved into place when complete.
 
-Who starts again finds what is there by the journal, and believes nothing that it has not read and compared. DST may
-lie where others write (a scratch directory of mode 1777), so it has to be this user's own, and everything in it is
-reached by descriptors.
+A later start finds the chunks that are present by the journal, and counts only those that it has read and compared. DST
+may lie where other users can write (a scratch directory of mode 1777), so it has to be this user's own, and everything
+in it is reached by descriptors.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -14,7 +14,7 @@ import hashlib
 import os
 import stat
 import threading
-from typing import Dict, List, Set, Tuple
+from typing import Dict, List, Sequence, Set, Tuple
 
 from hyperpod_kit.errors import JobError, Untrusted
 from hyperpod_kit.job.fan_out.listing import STATE_DIRECTORY_NAME, CopyPlan
@@ -27,14 +27,25 @@ _LONGEST_JOURNAL = 256 << 20
 
 
 def digest_of(data: memoryview) -> str:
-    """What a chunk is known by."""
+    """Return the digest of a chunk: BLAKE2b of 16 bytes, in hexadecimal."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-class Destination:
-    """`folder` on this node's own disk. Safe for threads.
+def _parse_journal_lines(lines: Sequence[str]) -> Dict[int, str]:
+    """Return the digest of each chunk; lines of another form are passed over."""
+    digests: Dict[int, str] = {}
+    for line in lines:
+        fields = line.split(" ")
+        if len(fields) == 2 and fields[0].isdigit():
+            digests[int(fields[0])] = fields[1]
+    return digests
 
-    Raises JobError, Untrusted when it is another user's, OSError.
+
+class Destination:
+    """The copy in `folder` on this node's own disk, resumed where an earlier start has begun it. Safe for threads.
+
+    Raises JobError where another command copies there or the space is too small, Untrusted where the folder is another
+    user's, OSError.
     """
 
     def __init__(self, folder: str, plan: CopyPlan) -> None:
@@ -54,7 +65,7 @@ class Destination:
         self._digests: Dict[int, str] = {}
         self._finished_files: Set[int] = set()
         self.resumed_bytes = 0
-        """Bytes that an earlier start had brought here, and that are what they were."""
+        """Bytes of an earlier start that were read again and match their digests."""
         before = self._read_journal_or_clear(plan.digest_of_source_state)
         self._raise_if_too_little_space(before)
         journal = self._state_directory.open(_JOURNAL, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -68,16 +79,12 @@ class Destination:
                 self._finish(number)
 
     def _read_journal_or_clear(self, plan_digest: str) -> Dict[int, str]:
-        """What an earlier start has noted; of another source nothing is kept."""
+        """Return the digests of an earlier start's journal; clear the state of a copy of another source."""
         with contextlib.suppress(OSError):
-            lines = (
-                owned_directory.read_file_cut_at(self._state_directory, _JOURNAL, _LONGEST_JOURNAL)
-                .decode("ascii", "replace")
-                .splitlines()
-            )
+            journal = owned_directory.read_file_cut_at(self._state_directory, _JOURNAL, _LONGEST_JOURNAL)
+            lines = journal.decode("ascii", "replace").splitlines()
             if lines and lines[0] == plan_digest:
-                noted = [line.split(" ") for line in lines[1:]]
-                return {int(fields[0]): fields[1] for fields in noted if len(fields) == 2 and fields[0].isdigit()}
+                return _parse_journal_lines(lines[1:])
         self._state_directory.clear(keep=(_LOCK,))
         return {}
 
@@ -100,24 +107,24 @@ class Destination:
                     self.resumed_bytes += len(data)
         for file in {self._plan.pieces[number].file for number in self._digests}:
             if self._missing_chunk_counts[file] and not self._state_directory.status(self._part(file)):
-                # It is not what it was: it is mended, and comes back.
+                # The file in place has changed: it is moved back, and completed anew.
                 self._state_directory.move_from(self._top, self._target(file), self._part(file))
 
     # --- chunks -------------------------------------------------------------------------------------------------
 
     def has(self, number: int) -> bool:
-        """Whether that chunk is here."""
+        """Return whether the chunk is present."""
         return number in self._digests
 
     def digest(self, number: int) -> str:
-        """What the chunk that is here is known by."""
+        """Return the digest of a chunk that is present."""
         return self._digests[number]
 
     def read(self, number: int) -> memoryview:
-        """A chunk's bytes, as they lie here. Raises OSError."""
+        """Return a chunk's bytes as they are on disk. Raises OSError."""
         try:
             return self._read(number)
-        except FileNotFoundError:  # it took its place in this moment
+        except FileNotFoundError:  # the file was moved into place at this moment
             return self._read(number)
 
     def _read(self, number: int) -> memoryview:
@@ -137,7 +144,7 @@ class Destination:
         return memoryview(data)
 
     def write_chunk_and_finish_file(self, number: int, data: memoryview) -> None:
-        """A chunk that was compared. Raises OSError."""
+        """Write a chunk that was compared, and finish its file when it was the last one. Raises OSError."""
         piece = self._plan.pieces[number]
         fd = self._state_directory.open(self._part(piece.file), os.O_WRONLY | os.O_CREAT)
         try:
@@ -151,8 +158,8 @@ class Destination:
             self._log.write(f"{number} {digest}\n")
             self._log.flush()
             self._count_chunk_as_present(number, digest)
-            done = not self._missing_chunk_counts[piece.file]
-        if done:
+            is_file_complete = not self._missing_chunk_counts[piece.file]
+        if is_file_complete:
             self._finish(piece.file)
 
     def _count_chunk_as_present(self, number: int, digest: str) -> None:
@@ -170,14 +177,14 @@ class Destination:
         return self._plan.files[file].name
 
     def _current_directory_and_name(self, file_number: int) -> Tuple[OwnedDirectory, str]:
-        """Where its bytes are at this moment."""
+        """Return the directory that has the file's bytes at this moment, and its name there."""
         part = self._part(file_number)
         if file_number not in self._finished_files and self._state_directory.status(part):
             return self._state_directory, part
         return self._top, self._target(file_number)
 
     def _finish(self, file: int) -> None:
-        """All of it is here: it is made durable, and takes its place."""
+        """Set size, mode and time of a file that has all of its chunks, and move it into place, durably."""
         about, part, target = self._plan.files[file], self._part(file), self._target(file)
         if about.size and not self._state_directory.status(part):  # an earlier start has put it there
             present = self._top.status(target)

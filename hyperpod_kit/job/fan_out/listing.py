@@ -1,4 +1,4 @@
-"""What is to be copied: files by their names below the source, cut into chunks that have a number for all nodes.
+"""The files to copy, by their names below the source, cut into chunks that are numbered alike on all nodes.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -17,11 +17,11 @@ from hyperpod_kit.untrusted import source_owner
 CHUNK = 16 << 20
 
 LARGEST = 16 << 40
-"""Bytes that a copy may have: their chunks are a list in memory on every node."""
+"""Most bytes that a copy may have: every node has the list of their chunks in memory."""
 
 
 class CopiedFile(NamedTuple):
-    """`path`: below the source, "" for a source that is a file itself; `name`: below the destination."""
+    """One file to copy. `path`: below the source, "" for a source that is a file; `name`: below the destination."""
 
     path: str
     name: str
@@ -31,7 +31,7 @@ class CopiedFile(NamedTuple):
 
 
 class FilePiece(NamedTuple):
-    """Bytes [begin, end) of a file, by its number."""
+    """A chunk: bytes [begin, end) of the file with the number `file`."""
 
     file: int
     begin: int
@@ -39,20 +39,12 @@ class FilePiece(NamedTuple):
 
 
 def listed(source: str) -> List[CopiedFile]:
-    """Every file of a directory, or one file. A link to a file is what it leads to, as in a Hugging Face snapshot.
+    """Return every file of a directory, or the one file that `source` is.
 
-    Raises UsageError for what is no file and cannot be copied as one, Unreachable.
+    A link to a file counts as the file that it leads to, as in a Hugging Face snapshot. Raises UsageError for an entry
+    that is neither a file nor a directory, or links to a directory; Unreachable where the source cannot be read.
     """
     files: List[CopiedFile] = []
-
-    def append_regular_file(path: str, name: str) -> None:
-        file_status = os.stat(os.path.join(source, path) if path else source)
-        if not stat.S_ISREG(file_status.st_mode):
-            what = "a link to a directory" if stat.S_ISDIR(file_status.st_mode) else "no regular file"
-            raise UsageError(f"{os.path.join(source, path)} is {what}: only files are copied")
-        files.append(
-            CopiedFile(path, name, file_status.st_size, stat.S_IMODE(file_status.st_mode), file_status.st_mtime_ns)
-        )
 
     def raised(err: OSError) -> None:
         raise err
@@ -60,20 +52,34 @@ def listed(source: str) -> List[CopiedFile]:
     try:
         with source_owner.thread_acting_as_source_owner():
             if not os.path.isdir(source):
-                append_regular_file("", os.path.basename(os.path.abspath(source)))
+                files.append(_copied_file(source, "", os.path.basename(os.path.abspath(source))))
             for folder, folders, names in os.walk(source, onerror=raised):
                 folders.sort()
                 linked = [subfolder for subfolder in folders if os.path.islink(os.path.join(folder, subfolder))]
                 for name in sorted([*names, *linked]):
                     path = os.path.relpath(os.path.join(folder, name), source)
-                    append_regular_file(path, path)
+                    files.append(_copied_file(source, path, path))
     except OSError as err:
         raise Unreachable(f"cannot read {err.filename or source}: {err.strerror}") from err
     return files
 
 
+def _copied_file(source: str, path: str, name: str) -> CopiedFile:
+    """Return the regular file at `path` below the source. Raises UsageError where it is none, OSError."""
+    location = source
+    if path:
+        location = os.path.join(source, path)
+    file_status = os.stat(location)
+    if not stat.S_ISREG(file_status.st_mode):
+        file_type = "no regular file"
+        if stat.S_ISDIR(file_status.st_mode):
+            file_type = "a link to a directory"
+        raise UsageError(f"{os.path.join(source, path)} is {file_type}: only files are copied")
+    return CopiedFile(path, name, file_status.st_size, stat.S_IMODE(file_status.st_mode), file_status.st_mtime_ns)
+
+
 def pieces_of(files: Sequence[CopiedFile], chunk: int = CHUNK) -> List[FilePiece]:
-    """All chunks in order; an empty file has none. Raises UsageError for more than a plan can have."""
+    """Return all chunks in order; an empty file has none. Raises UsageError for more than LARGEST bytes."""
     total = sum(file.size for file in files)
     if total > LARGEST:
         raise UsageError(
@@ -87,7 +93,7 @@ def pieces_of(files: Sequence[CopiedFile], chunk: int = CHUNK) -> List[FilePiece
 
 
 class CopyPlan(NamedTuple):
-    """What all nodes know: the source, its files, their chunks."""
+    """The plan that all nodes share: the source, its files and their chunks."""
 
     source: str
     files: Sequence[CopiedFile]
@@ -95,25 +101,29 @@ class CopyPlan(NamedTuple):
 
     @property
     def digest_of_source_state(self) -> str:
-        """Of a source in a certain state: what was begun of it is gone on with, what was begun of another is not."""
+        """Return the digest of the source's state; a copy is resumed only where its journal has the same digest."""
         text = json.dumps([os.path.abspath(self.source), CHUNK, *map(list, self.files)])
         return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
 
 
 def plan_of(source: str, files: Sequence[CopiedFile]) -> CopyPlan:
+    """Return the plan to copy the files. Raises UsageError for more than LARGEST bytes."""
     return CopyPlan(source, files, pieces_of(files))
 
 
 def as_json(files: Sequence[CopiedFile]) -> List[List[Any]]:
+    """Return the files as rows that JSON can hold, which `from_json` reads."""
     return [list(file) for file in files]
 
 
 def from_json(rows: Any) -> Tuple[CopiedFile, ...]:
-    """Raises ValueError for what is no list of files, or leads out of the destination."""
+    """Return the files that the rows describe.
+
+    Raises ValueError for a row that describes no file, or one whose name leads out of the destination.
+    """
     files = []
     for path, name, size, mode, changed in rows:
-        parts = name.split("/") if isinstance(name, str) else [""]
-        if any(part in ("", ".", "..") or "\0" in part for part in parts) or parts[0] == STATE_DIRECTORY_NAME:
+        if not _is_name_below_destination(name):
             raise ValueError(f"{str(name)[:80]!r} is no name of a file to copy")
         if not isinstance(path, str) or any(type(number) is not int or number < 0 for number in (size, mode, changed)):
             raise ValueError(f"{name[:80]!r} has a size or time that it cannot have")
@@ -121,5 +131,15 @@ def from_json(rows: Any) -> Tuple[CopiedFile, ...]:
     return tuple(files)
 
 
+def _is_name_below_destination(name: Any) -> bool:
+    """Return whether this is a path below the destination, and not in its state directory."""
+    if not isinstance(name, str):
+        return False
+    parts = name.split("/")
+    if any(part in ("", ".", "..") or "\0" in part for part in parts):
+        return False
+    return parts[0] != STATE_DIRECTORY_NAME
+
+
 STATE_DIRECTORY_NAME = ".hpk-fan-out"
-"""Directory below the destination: what is not whole yet, and what is known of what is there."""
+"""Directory below the destination for the incomplete files, the journal and the lock."""

@@ -1,10 +1,10 @@
 """One node of a fan-out: reads its share of the chunks from storage, and gets all others from the nodes that read them.
 
 Chunk c belongs to node c mod N. Each node begins with the neighbour behind it, so that all send and receive at once.
-Of a node that does not answer, or sends what is not what it says, the next one is asked in its place, which then reads
-the chunk from storage: once for all who ask. Only who finds nobody reads for himself.
+Where a node does not reply, or its bytes do not match their digest, the request goes to the next one, which then reads
+the chunk from storage, once for all that request it. Only where no other node sends it, a node reads it itself.
 
-The command that started it talks over standard input and output, a JSON object a line:
+The task exchanges messages with the command that started it over standard input and output, a JSON object a line:
 
     in    what to copy (rows of files, in several lines), then the table of all nodes with the key; `bye` at the end
     out   `hello` with an address and port; how far it is, once a second; `done`, or `failed` with the reason
@@ -27,16 +27,16 @@ from hyperpod_kit.untrusted import source_owner
 
 READERS = 2
 PULLERS = 8
-"""Other nodes that are asked at a time."""
+"""Other nodes to which requests go at a time."""
 
 _MAX_PEER_TRIES = 3
-"""Nodes that are asked for a chunk before it is read here."""
+"""Nodes to which the request for a chunk goes before it is read from storage here."""
 
 Address = Sequence[Any]
 
 
 class Counts(NamedTuple):
-    """Bytes of this node: read from storage, sent by others, found from an earlier start."""
+    """Bytes of this node: read from storage, received from other nodes, found from an earlier start."""
 
     read: int
     received: int
@@ -44,7 +44,7 @@ class Counts(NamedTuple):
 
 
 class FanOutNode:
-    """This node's part. `say(words…)`: a line of what goes wrong with a peer, once."""
+    """The copy on this node. `say(reason)` is called once for each peer that is given up, with the reason."""
 
     def __init__(
         self,
@@ -64,10 +64,14 @@ class FanOutNode:
 
     @property
     def counts(self) -> Counts:
+        """The bytes copied so far, by their origin."""
         return Counts(self._read, self._received, self._copy.resumed_bytes)
 
     def chunk_for_peer_reading_if_absent(self, chunk_number: int) -> tuple[memoryview, str]:
-        """A chunk for another node: from here, or from storage, once. Raises OSError, HyperpodKitError."""
+        """Return a chunk for another node and its digest; where it is absent, read it from storage first, once.
+
+        Raises OSError, HyperpodKitError.
+        """
         if not 0 <= chunk_number < len(self._plan.pieces):
             raise JobError(f"there is no chunk {chunk_number}")
         self._copy_chunk_from_storage_if_absent(chunk_number)
@@ -75,7 +79,11 @@ class FanOutNode:
         return data, digest_of(data)
 
     def copy_all_chunks(self, peer_addresses: Sequence[Optional[Sequence[Address]]], key: bytes) -> None:
-        """Get everything. `table`: where each node is, None for one that never came. Raises what a thread raised."""
+        """Copy all chunks, from storage and from the other nodes, and return when every file is complete.
+
+        `peer_addresses`: the addresses of each node, None for one that never started. Raises the first error of a
+        thread; JobError where a file is incomplete.
+        """
         self._unavailable_nodes |= {number for number, addresses in enumerate(peer_addresses) if addresses is None}
         chunk_numbers = iter(range(self._here, len(self._plan.pieces), self._count))
         peer_numbers = iter([(self._here + step) % self._count for step in range(1, self._count)])
@@ -100,7 +108,7 @@ class FanOutNode:
             raise JobError("not all of it is here")
 
     def _take_shared_until_error(self, numbers: Any) -> Any:
-        """The next of what several threads share."""
+        """Yield numbers of an iterator that several threads share, until a thread has failed."""
         while self._error is None:
             with self._guard:
                 number = next(numbers, None)
@@ -130,9 +138,11 @@ class FanOutNode:
             self._read += len(data)
 
     def _read_piece_from_storage(self, piece: FilePiece) -> memoryview:
-        """Raises JobError where the file is another one by now, OSError."""
+        """Return the bytes of a chunk in the source. Raises JobError where the file has changed meanwhile, OSError."""
         about = self._plan.files[piece.file]
-        path = os.path.join(self._plan.source, about.path) if about.path else self._plan.source
+        path = self._plan.source
+        if about.path:
+            path = os.path.join(self._plan.source, about.path)
         data = memoryview(bytearray(piece.end - piece.begin))
         fd = source_owner.open_nonblocking_as_source_owner(path)
         try:
@@ -157,9 +167,10 @@ class FanOutNode:
             for number in numbers:
                 if self._error is not None:
                     return
-                if not self._copy.has(number) and not self._receive_chunk_from_some_peer(
-                    number, owner, peers, peer_addresses, key
-                ):
+                if self._copy.has(number):
+                    continue
+                is_received = self._receive_chunk_from_some_peer(number, owner, peers, peer_addresses, key)
+                if not is_received:
                     self._copy_chunk_from_storage_if_absent(number)
         finally:
             for peer in peers.values():
@@ -173,7 +184,7 @@ class FanOutNode:
         peer_addresses: Sequence[Optional[Sequence[Address]]],
         key: bytes,
     ) -> bool:
-        """Whether some other node gave it."""
+        """Request a chunk from its owner, then from the next nodes; return whether one of them sent it."""
         size = self._plan.pieces[number].end - self._plan.pieces[number].begin
         tries = 0
         for step in range(self._count):
@@ -187,22 +198,28 @@ class FanOutNode:
             peer = peers.setdefault(
                 who, ChunkPeer(key, self._here, [(str(host), int(port)) for host, port in addresses])
             )
-            for again in (False, True):
-                try:
-                    data = peer.chunk(number, size)
-                except (OSError, HyperpodKitError, ValueError) as err:
-                    peer.close()
-                    if again or isinstance(err, TimeoutError):
-                        self._mark_peer_unavailable(who, err)
-                        break
-                    time.sleep(0.1)
-                    continue
-                with self._lock_of(number):
-                    if not self._copy.has(number):
-                        self._copy.write_chunk_and_finish_file(number, data)
-                with self._guard:
-                    self._received += size
+            if self._receive_chunk_from_peer(number, size, peer, who):
                 return True
+        return False
+
+    def _receive_chunk_from_peer(self, number: int, size: int, peer: ChunkPeer, peer_number: int) -> bool:
+        """Receive a chunk in two tries at most and write it; return False where the peer is unavailable."""
+        for is_second_try in (False, True):
+            try:
+                data = peer.chunk(number, size)
+            except (OSError, HyperpodKitError, ValueError) as err:
+                peer.close()
+                if is_second_try or isinstance(err, TimeoutError):
+                    self._mark_peer_unavailable(peer_number, err)
+                    return False
+                time.sleep(0.1)
+                continue
+            with self._lock_of(number):
+                if not self._copy.has(number):
+                    self._copy.write_chunk_and_finish_file(number, data)
+            with self._guard:
+                self._received += size
+            return True
         return False
 
     def _mark_peer_unavailable(self, node_number: int, err: Exception) -> None:
@@ -214,7 +231,16 @@ class FanOutNode:
 
 
 def table_from(rows: Any, nodes: int) -> List[Optional[Sequence[Address]]]:
-    """Raises ValueError for what is no table of that many nodes."""
+    """Return the addresses of each node, None for one that has none, from a message of the command.
+
+    Raises ValueError for rows that are no table of that many nodes.
+    """
     if not isinstance(rows, list) or len(rows) != nodes:
         raise ValueError("no table of the nodes")
-    return [None if row is None else [(str(host), int(port)) for host, port in row] for row in rows]
+    addresses_by_node: List[Optional[Sequence[Address]]] = []
+    for row in rows:
+        if row is None:
+            addresses_by_node.append(None)
+        else:
+            addresses_by_node.append([(str(host), int(port)) for host, port in row])
+    return addresses_by_node

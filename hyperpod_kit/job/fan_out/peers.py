@@ -1,10 +1,10 @@
-"""Chunks from one node to another, over TCP: by the key of this command, which only its nodes were told.
+"""Transfer of chunks between nodes over TCP, authenticated by the key of this command, which only its nodes have.
 
-Over a connection of checkpoint/agent/wire, a sealed line each, as often as there is something:
+The exchange over a connection of checkpoint/agent/wire, one sealed line for each message, repeated for every chunk:
 
     chunk   number -> `have` with size and digest -> `go` -> the bytes
 
-Who receives compares the bytes with the digest, which the seal proves to be the sender's.
+The receiver compares the bytes with the digest; the seal proves that the digest is the sender's.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -21,11 +21,11 @@ _MOST = 64 << 20
 _STEP = 1 << 20
 
 Give = Callable[[int], Tuple[memoryview, str]]
-"""give(number) -> (a chunk's bytes, their digest)."""
+"""A function `give(number)` that returns a chunk's bytes and their digest."""
 
 
 class PeerServer:
-    """Gives chunks to the other nodes. `port`: where, at each of `addresses`. Raises OSError."""
+    """A server that sends chunks to the other nodes. `port`: its port at each of `addresses`. Raises OSError."""
 
     def __init__(self, key: bytes, nodes: int, addresses: Sequence[str], give: Give) -> None:
         self._give = give
@@ -44,17 +44,22 @@ class PeerServer:
 
 
 class ChunkPeer:
-    """Another node that has chunks, connected when it is first asked."""
+    """A client of another node's PeerServer, which connects at the first request."""
 
     def __init__(self, key: bytes, here: int, addresses: Sequence[Address]) -> None:
         self._key, self._here, self._addresses = key, here, addresses
         self._wire: Optional[Wire] = None
 
     def chunk(self, number: int, size: int) -> memoryview:
-        """Its bytes, compared with what the peer says of them. Raises OSError, Untrusted, JobError, ValueError."""
+        """Return the bytes of a chunk, compared with the digest that the peer sent.
+
+        Raises OSError, Untrusted, JobError, ValueError.
+        """
         if not 0 <= size <= _MOST:
             raise JobError(f"a chunk of {size} bytes")
-        wire = self._wire = self._wire or connect(self._addresses, self._key, self._here)
+        wire = self._wire
+        if wire is None:
+            wire = self._wire = connect(self._addresses, self._key, self._here)
         wire.send_message(op="chunk", number=number)
         reply = wire.receive_expected("have")
         if reply.get("size") != size:
@@ -67,7 +72,7 @@ class ChunkPeer:
         return data
 
     def close(self) -> None:
-        """What comes next is asked over a new connection."""
+        """Close the connection; the next request opens a new one."""
         if self._wire is not None:
             self._wire.close()
             self._wire = None

@@ -1,4 +1,4 @@
-"""The task on one node: what it hears from the command that started it, and what it says.
+"""The task of a fan-out on one node: it reads messages of the command that started it, copies, and writes its own.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -23,7 +23,7 @@ _LONGEST = 64 << 20
 
 
 class _Voice:
-    """Lines of one task, from several threads."""
+    """Writes the messages of one task as lines of JSON. Safe for threads."""
 
     def __init__(self, out: TextIO, task: int) -> None:
         self._out, self._task, self._lock = out, task, threading.Lock()
@@ -35,7 +35,7 @@ class _Voice:
 
 
 def main(source: str, target: str, env: Mapping[str, str], input_stream: Optional[TextIO] = None) -> int:
-    """Be the task; its exit code. Raises nothing that is worth a stack trace."""
+    """Run the task and return its exit code; errors of the copy are written as a message `failed`, not raised."""
     voice = _Voice(sys.stdout, int(env["SLURM_PROCID"]))
     lines = _lines(input_stream or sys.stdin)
     try:
@@ -44,7 +44,7 @@ def main(source: str, target: str, env: Mapping[str, str], input_stream: Optiona
     except (HyperpodKitError, OSError, ValueError, KeyError, TypeError) as err:
         voice.say(op="failed", why=str(err) or type(err).__name__, hint=getattr(err, "hint", None))
         return 1
-    for message in lines:  # others may still need what is here
+    for message in lines:  # other nodes may still need chunks of this one
         if message.get("op") == "bye":
             break
     return 0
@@ -71,8 +71,11 @@ def _run(source: str, target: str, env: Mapping[str, str], voice: _Voice, lines:
 
     def beat() -> None:
         while not over.wait(BEAT):
+            counts: Dict[str, int] = {}
+            if node:
+                counts = node[0].counts._asdict()
             try:
-                voice.say(op="far", **(node[0].counts._asdict() if node else {}))
+                voice.say(op="far", **counts)
             except OSError:
                 os._exit(1)  # the command has gone
 
@@ -81,9 +84,9 @@ def _run(source: str, target: str, env: Mapping[str, str], voice: _Voice, lines:
         copy = Destination(target, plan)
         node.append(part.FanOutNode(plan, copy, here, nodes, lambda reason: voice.say(op="peer", why=reason)))
         key = bytes.fromhex(message["key"])
-        addresses = listening.addresses_reachable_from_peers(env.get("SLURMD_NODENAME", ""), message["others"]) or [
-            "127.0.0.1"
-        ]
+        addresses = listening.addresses_reachable_from_peers(env.get("SLURMD_NODENAME", ""), message["others"])
+        if not addresses:
+            addresses = ["127.0.0.1"]
         server = PeerServer(key, nodes, addresses, node[0].chunk_for_peer_reading_if_absent)
         places = [[address, server.port] for address in addresses]
         voice.say(op="hello", node=env.get("SLURMD_NODENAME", ""), places=places)

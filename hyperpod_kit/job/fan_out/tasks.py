@@ -1,4 +1,4 @@
-"""What the tasks of a fan-out say, as the command that started them knows it.
+"""The states of the tasks of a fan-out, which the command that started them follows by their messages.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -19,7 +19,10 @@ _LONGEST = 1 << 16
 
 @dataclass
 class TaskState:
-    """One node's task. `failure_reason`: it failed; `warnings`: what went wrong with others, of which it got over."""
+    """The state of one node's task.
+
+    `failure_reason`: why it failed, "" while it has not; `warnings`: problems with other nodes that did not stop it.
+    """
 
     node: str
     last_message_at: float
@@ -35,27 +38,30 @@ class TaskState:
 
     @property
     def over(self) -> bool:
-        """Nothing more is to come of it."""
+        """Whether no more progress is expected of the task."""
         return self.done or self.is_lost or bool(self.failure_reason)
 
     @property
     def bytes_on_node(self) -> int:
-        """Bytes that this node has."""
+        """The number of bytes that the node has."""
         return self.read + self.received + self.resumed_bytes
 
     def to_dict(self) -> Dict[str, Any]:
-        return {
+        """Return the row of the node for --json."""
+        row: Dict[str, Any] = {
             "node": self.node,
             "done": self.done,
             "read": self.read,
             "received": self.received,
             "found": self.resumed_bytes,
-            **({"why": self.failure_reason or "lost"} if not self.done else {}),
         }
+        if not self.done:
+            row["why"] = self.failure_reason or "lost"
+        return row
 
 
 class Tasks:
-    """All tasks of a step, by their numbers. One that says nothing for `silence` seconds is gone."""
+    """All tasks of a step, by their numbers. A task without a message for `silence` seconds counts as lost."""
 
     def __init__(self, process: subprocess.Popen[bytes], nodes: Sequence[str], silence: float) -> None:
         now = time.monotonic()
@@ -73,8 +79,13 @@ class Tasks:
         self._lines.put(None)
 
     def until(self, condition: Callable[[TaskState], bool], within: Optional[float] = None) -> bool:
-        """Whether that is so of every task that is not over; False after `within` seconds."""
-        end = None if within is None else time.monotonic() + within
+        """Wait until the condition holds for every task that is not over, and return True.
+
+        Return False where that takes more than `within` seconds; None waits without a limit.
+        """
+        end: Optional[float] = None
+        if within is not None:
+            end = time.monotonic() + within
         while not all(task.over or condition(task) for task in self.all):
             if end is not None and time.monotonic() > end:
                 return False
@@ -90,10 +101,16 @@ class Tasks:
         return True
 
     def _mark_silent_tasks_lost(self) -> None:
-        """Who has not been heard of. Nobody is gone before the first has come: a step may wait for its nodes."""
+        """Mark the tasks that have sent nothing for too long, and all that are not over once the step has ended.
+
+        Silence does not count before the first message of any task: a step may wait for its nodes.
+        """
         limit = time.monotonic() - self._silence
         for task in self.all:
-            if not task.over and (self._ended or (self._has_first_message and task.last_message_at < limit)):
+            if task.over:
+                continue
+            is_silent = self._has_first_message and task.last_message_at < limit
+            if self._ended or is_silent:
                 task.is_lost = True
 
     def _apply_message_line(self, line: bytes) -> None:
@@ -106,7 +123,7 @@ class Tasks:
             if any(type(count) is not int or not 0 <= count < 1 << 63 for count in counts):
                 return
         except (ValueError, KeyError):
-            return  # a Prolog's or a library's own words
+            return  # output of a Prolog or of a library
         now = time.monotonic()
         if not self._has_first_message:
             self._has_first_message = True
@@ -114,18 +131,24 @@ class Tasks:
                 task_state.last_message_at = now
         task_state = self.all[task]
         task_state.last_message_at = now
-        what = message.get("op")
-        if what == "hello" and isinstance(message.get("places"), list):
-            task_state.places = message["places"]
-            task_state.node = str(message.get("node") or task_state.node)
-        elif what in ("far", "done"):
-            task_state.read, task_state.received, task_state.resumed_bytes = counts
-            task_state.done = task_state.done or what == "done"
-        elif what == "failed":
-            hint = message.get("hint")
-            task_state.failure_reason, task_state.hint = (
-                str(message.get("why")),
-                hint if isinstance(hint, str) else None,
-            )
-        elif what == "peer":
-            task_state.warnings.append(str(message.get("why")))
+        _apply_message(task_state, message, counts)
+
+
+def _apply_message(task_state: TaskState, message: Dict[str, Any], counts: Sequence[int]) -> None:
+    """Take over what a message says into the state of its task; one of an unknown kind changes nothing."""
+    kind = message.get("op")
+    if kind == "hello" and isinstance(message.get("places"), list):
+        task_state.places = message["places"]
+        task_state.node = str(message.get("node") or task_state.node)
+    elif kind in ("far", "done"):
+        task_state.read, task_state.received, task_state.resumed_bytes = counts
+        if kind == "done":
+            task_state.done = True
+    elif kind == "failed":
+        hint = message.get("hint")
+        task_state.failure_reason = str(message.get("why"))
+        task_state.hint = None
+        if isinstance(hint, str):
+            task_state.hint = hint
+    elif kind == "peer":
+        task_state.warnings.append(str(message.get("why")))

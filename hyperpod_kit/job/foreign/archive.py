@@ -20,10 +20,11 @@ _LONGEST_HEADER = 100 << 20
 
 
 def proof_level_of_torch_file(path: str) -> str:
-    """`crc` when every record of a torch.save file is what was written. Raises Incomplete, OSError.
+    """Return how far a torch.save file is proven: `crc` when every record is what was written.
 
-    torch.serialization.set_crc32_options(False) writes archives without true sums: when no record at all fits, nothing
-    was proven but that the archive is whole (`complete`). A file from before torch 1.6 is no archive: `marker`.
+    torch.serialization.set_crc32_options(False) writes archives without true sums: when no record at all fits its sum,
+    nothing was proven but that the archive is whole (`complete`). A file from before torch 1.6 is no archive: `marker`.
+    Raises Incomplete, OSError.
     """
     name = os.path.basename(path)
     if os.path.getsize(path) == 0:
@@ -35,7 +36,7 @@ def proof_level_of_torch_file(path: str) -> str:
     try:
         with zipfile.ZipFile(path) as archive:
             records = [entry for entry in archive.infolist() if entry.file_size]
-            # torch.save packs nothing; what would unpack to far more costs nobody his processor.
+            # torch.save packs nothing; an archive that would unpack to far more is not read.
             if sum(entry.file_size for entry in records) > 2 * os.path.getsize(path) + _PIECE:
                 raise Incomplete(f"{name} unpacks to much more than it has")
             bad: List[str] = []
@@ -47,7 +48,7 @@ def proof_level_of_torch_file(path: str) -> str:
                 except zipfile.BadZipFile:
                     bad.append(entry.filename)
     except OSError as err:
-        if err.errno != errno.EINVAL:  # of a place in the file that no file has
+        if err.errno != errno.EINVAL:  # the archive refers to an offset that no file has
             raise
         raise Incomplete(f"{name} is no whole archive: {err}") from err
     except Exception as err:  # zipfile and zlib raise whatever a damaged directory leads them to
@@ -60,11 +61,13 @@ def proof_level_of_torch_file(path: str) -> str:
 
 
 def proof_level_of_safetensors_file(path: str) -> str:
-    """`complete` when the file is exactly as long as its header says. Raises Incomplete, OSError."""
+    """Return `complete` when the file is exactly as long as its header says. Raises Incomplete otherwise, OSError."""
     name, size = os.path.basename(path), os.path.getsize(path)
     with open(path, "rb") as file:
         head = file.read(8)
-        length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
+        length = 0
+        if len(head) == 8:
+            length = struct.unpack("<Q", head)[0]
         if not 0 < length <= min(_LONGEST_HEADER, size - 8):
             raise Incomplete(f"{name} has no safetensors header")
         try:
@@ -81,7 +84,10 @@ def proof_level_of_safetensors_file(path: str) -> str:
 
 
 def proof_level_of_file(path: str) -> str:
-    """By the name's ending; a file of another kind only has to be there and not empty (`marker`)."""
+    """Return how far a file is proven, in the way of the format that its name ends in.
+
+    A file of another kind only has to be there and not empty (`marker`). Raises Incomplete, OSError.
+    """
     if path.endswith(".safetensors"):
         return proof_level_of_safetensors_file(path)
     if path.endswith((".pt", ".pth", ".bin", ".ckpt", ".distcp")):

@@ -1,4 +1,4 @@
-"""What a detector says about one checkpoint of another framework.
+"""The types in which a detector describes a checkpoint of another framework, and how far validity can be proven.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -17,24 +17,25 @@ the checkpoint names is there and as long as it says. `marker`: a mark that the 
 
 
 MOST_STEPS = (1 << 53) - 1
-"""A step that every reader of JSON can hold."""
+"""The largest step that every reader of JSON can hold."""
 
 _NAME = re.compile(r"[A-Za-z0-9._=+@,:-]+(?:/[A-Za-z0-9._=+@,:-]+)*")
 
 
 def well_named(name: str) -> bool:
-    """Whether a path below the root may be handed to a job: it goes into its environment, and from there who knows."""
+    """Return whether a path below the root may be handed to a job: it goes into its environment, and from there into
+    programs that are not ours."""
     return len(name) <= 1024 and _NAME.fullmatch(name) is not None and not {".", ".."} & set(name.split("/"))
 
 
 class Incomplete(CheckpointError):
-    """This checkpoint cannot be resumed from."""
+    """Raised about a checkpoint that cannot be resumed from."""
 
 
 @dataclass(frozen=True)
 class Structure:
-    """What a checkpoint consists of. `files`: paths of those whose bytes say whether they are whole; `proof`: what is
-    proven when they are, or when there are none."""
+    """What a checkpoint consists of. `files`: paths of those whose bytes say whether they are whole; `proof`: how far
+    the checkpoint is proven when they are whole, or when there are none."""
 
     files: Tuple[str, ...] = ()
     proof: str = "crc"
@@ -54,9 +55,9 @@ class ForeignCandidate:
 
 
 Detector = Callable[[str], Iterator[ForeignCandidate]]
-"""detector(root): every candidate of its kind, in any order. Nothing of a checkpoint is unpickled."""
+"""detector(root) -> every candidate of its kind, in any order. Nothing of a checkpoint is unpickled."""
 
 
 def weakest(proofs: Tuple[str, ...]) -> str:
-    """What several files prove together."""
+    """Return the weakest of these proofs, which is what several files prove together."""
     return max(proofs, key=PROOFS.index)

@@ -25,11 +25,14 @@ _UNICODE = re.compile(rb"X(?=(.{4})" + _NAME + rb")|\x8c(?=(.)" + _NAME + rb")",
 """BINUNICODE and SHORT_BINUNICODE: an opcode, a length, a text."""
 
 _BLANK = bytes(64)
-"""What a page that was never written has, and no frame of a pickle of names and numbers."""
+"""Bytes of a page that was never written; no frame of a pickle of names and numbers has them."""
 
 
 def detect(root: str) -> Iterator[ForeignCandidate]:
-    """Directories below the root that hold, or begin to hold, a DCP checkpoint and end in their step."""
+    """Yield the directories below the root that hold, or begin to hold, a DCP checkpoint and whose names end in a step.
+
+    Raises OSError.
+    """
     for entry in os.scandir(root):
         step = step_of(entry.name)
         if step is None or not entry.is_dir() or entry.name.startswith("iter_"):
@@ -40,13 +43,18 @@ def detect(root: str) -> Iterator[ForeignCandidate]:
 
 
 def step_of(name: str) -> Optional[int]:
-    """The number that a directory's name ends in: `step-100`, `checkpoint_100`, `100`."""
+    """Return the number that a directory's name ends in (`step-100`, `checkpoint_100`, `100`), None without one."""
     match = re.search(r"([0-9]+)\s*\Z", name)
-    return int(match.group(1)) if match else None
+    if match is None:
+        return None
+    return int(match.group(1))
 
 
 def check_named_files_present(directory: str) -> Structure:
-    """`complete` when every file that `.metadata` names is there. Raises Incomplete, OSError."""
+    """Return a structure with the proof `complete`: every file that `.metadata` names is there.
+
+    Raises Incomplete when one is missing or empty, OSError.
+    """
     path = os.path.join(directory, METADATA)
     if not os.path.isfile(path):
         raise Incomplete(f"{METADATA} is missing: the save did not end")
@@ -63,18 +71,23 @@ def check_named_files_present(directory: str) -> Structure:
 
 
 def named_files(path: str) -> Set[str]:
-    """Names of data files in a pickle, without running it. Raises Incomplete when it is no whole pickle."""
+    """Return the names of data files in a pickle, without running it. Raises Incomplete when it is no whole pickle."""
     try:
         data = files.read_small_regular_file(path, most=_LONGEST)
     except Untrusted as err:
         raise Incomplete(err.message) from err
-    quick = _find_file_names_by_regex(data) if _has_unbroken_pickle_frames(data) else set()
-    return quick or _find_file_names_by_opcodes(data, os.path.basename(path))
+    if _has_unbroken_pickle_frames(data):
+        file_names = _find_file_names_by_regex(data)
+        if file_names:
+            return file_names
+    return _find_file_names_by_opcodes(data, os.path.basename(path))
 
 
 def _has_unbroken_pickle_frames(data: bytes) -> bool:
-    """Whether the pickle's frames (PEP 3154) follow one upon the other to its last opcode, and no page of it is blank.
-    Then its names can be found without reading opcode by opcode, which takes 0.2 s of processor a megabyte."""
+    """Return whether the pickle's frames (PEP 3154) follow one another to its last opcode, and no page of it is blank.
+
+    Then its names can be found without reading opcode by opcode, which takes 0.2 s of processor time a megabyte.
+    """
     at = 2
     if data[:1] != b"\x80" or data[-1:] != b"." or _BLANK in data:
         return False
@@ -86,7 +99,9 @@ def _has_unbroken_pickle_frames(data: bytes) -> bool:
 def _find_file_names_by_regex(pickle_bytes: bytes) -> Set[str]:
     file_names: Set[str] = set()
     for match in _UNICODE.finditer(pickle_bytes):
-        length, name = match.group(1, 2) if match.group(1) else match.group(3, 4)
+        length, name = match.group(1, 2)
+        if not length:
+            length, name = match.group(3, 4)
         text = name.decode("utf-8", "replace")
         if int.from_bytes(length, "little") == len(name) and _FILE.search(text):
             file_names.add(text)

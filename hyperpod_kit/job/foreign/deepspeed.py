@@ -17,7 +17,10 @@ _ZERO = re.compile(r"(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_stat
 
 
 def detect(root: str) -> Iterator[ForeignCandidate]:
-    """The `global_stepN` directories; a tag of another name has no step that could be compared."""
+    """Yield the `global_stepN` directories; a tag with another name has no step that could be compared.
+
+    Raises OSError.
+    """
     for entry in os.scandir(root):
         match = re.fullmatch(r"global_step(\d+)", entry.name)
         if match and entry.is_dir():
@@ -27,7 +30,7 @@ def detect(root: str) -> Iterator[ForeignCandidate]:
 
 
 def check_all_rank_files_present(directory: str) -> Structure:
-    """Every rank's file is there. Raises Incomplete, OSError."""
+    """Return the structure, with all `.pt` files. Raises Incomplete unless every rank's file is there, and OSError."""
     names = sorted(os.listdir(directory))
     models = {int(match.group(1)) for match in map(_MODEL.match, names) if match}
     if not models:
@@ -38,14 +41,27 @@ def check_all_rank_files_present(directory: str) -> Structure:
     zero: Dict[int, Set[int]] = {}
     for match in filter(None, map(_ZERO.match, names)):
         zero.setdefault(int(match.group(2)), set()).add(int(match.group(1)))
-    for part in sorted(models) if zero else []:
-        lacking = _first_lacking(zero.get(part, set()), max(max(ranks) for ranks in zero.values()) + 1)
-        if lacking is not None:
-            raise Incomplete(f"the optimizer states of data-parallel rank {lacking} are missing")
+    if zero:
+        _raise_unless_all_optimizer_states_present(models, zero)
     return Structure(tuple(os.path.join(directory, name) for name in names if name.endswith(".pt")))
 
 
+def _raise_unless_all_optimizer_states_present(models: Set[int], zero: Dict[int, Set[int]]) -> None:
+    """Raise Incomplete unless the states of every data-parallel rank are there, for each model-parallel rank.
+
+    `models`: the model-parallel ranks; `zero`: model-parallel rank -> data-parallel ranks.
+    """
+    data_parallel_size = max(max(ranks) for ranks in zero.values()) + 1
+    for model_rank in sorted(models):
+        lacking = _first_lacking(zero.get(model_rank, set()), data_parallel_size)
+        if lacking is not None:
+            raise Incomplete(f"the optimizer states of data-parallel rank {lacking} are missing")
+
+
 def _first_lacking(ranks: Set[int], world: int) -> Optional[int]:
-    """The first rank that is not there, None when all are. A name may hold any number, so `world` is not counted to."""
-    missing_rank = next((number for number in range(len(ranks) + 1) if number not in ranks), len(ranks))
-    return missing_rank if missing_rank < world else None
+    """Return the first rank below `world` that is not there, None when all are."""
+    # A name may hold any number, so `world` may be huge; then one of the first numbers is missing.
+    for rank in range(min(world, len(ranks) + 1)):
+        if rank not in ranks:
+            return rank
+    return None

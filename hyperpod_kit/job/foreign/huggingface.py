@@ -18,13 +18,13 @@ STATE = "trainer_state.json"
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin", "adapter_model.safetensors", "adapter_model.bin")
 _BESIDE = re.compile(r"(optimizer|scheduler|rng_state\w*)\.(pt|pth|bin)")
 _LONGEST = 64 << 20
-"""Bytes of a JSON file: the log of a long run is in trainer_state.json."""
+"""The most bytes of a JSON file: the log of a long run is in trainer_state.json."""
 
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 
 
 def detect(root: str) -> Iterator[ForeignCandidate]:
-    """The `checkpoint-N` directories of an output directory."""
+    """Yield the `checkpoint-N` directories of an output directory. Raises OSError."""
     for entry in os.scandir(root):
         match = re.fullmatch(r"checkpoint-(\d+)", entry.name)
         if match and entry.is_dir() and not os.path.exists(os.path.join(entry.path, ".metadata")):
@@ -35,7 +35,10 @@ def detect(root: str) -> Iterator[ForeignCandidate]:
 
 
 def check_step_and_files_present(directory: str, step: int) -> Structure:
-    """Raises Incomplete, OSError."""
+    """Return the structure: the weights, and what the Trainer saves beside them.
+
+    Raises Incomplete when trainer_state.json has another step or a file is missing, OSError.
+    """
     state = _json(directory, STATE)
     if state.get("global_step") != step:
         raise Incomplete(f"{STATE} says step {state.get('global_step')}")

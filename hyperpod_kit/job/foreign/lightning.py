@@ -14,7 +14,7 @@ from hyperpod_kit.job.foreign.candidate import ForeignCandidate, Structure
 
 
 def detect(root: str) -> Iterator[ForeignCandidate]:
-    """Checkpoint files in the root and in `checkpoints/` below it, whose names say the step."""
+    """Yield the checkpoint files in the root and in `checkpoints/` whose names say the step. Raises OSError."""
     for directory in (root, os.path.join(root, "checkpoints")):
         if not os.path.isdir(directory):
             continue

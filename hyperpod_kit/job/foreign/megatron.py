@@ -20,7 +20,7 @@ TRACKER = "latest_checkpointed_iteration.txt"
 
 
 def detect(root: str) -> Iterator[ForeignCandidate]:
-    """The `iter_N` directories of a save directory."""
+    """Yield the `iter_N` directories of a save directory. Raises OSError."""
     for entry in os.scandir(root):
         match = re.fullmatch(r"iter_(\d{7,})", entry.name)
         if match and entry.is_dir():
@@ -31,21 +31,28 @@ def detect(root: str) -> Iterator[ForeignCandidate]:
 
 
 def iteration_in_tracker_file(root: str) -> Optional[int]:
-    """The iteration in the tracker; None when it is not there or holds no number (`release`, a torn write)."""
+    """Return the iteration in the tracker; None when it is not there or holds no number (`release`, a torn write)."""
     try:
         text = files.read_small_regular_file(os.path.join(root, TRACKER), most=4096).decode("ascii", "replace").strip()
     except (FileNotFoundError, Untrusted):
         return None
-    return int(text) if text.isdigit() and len(text) < 20 else None
+    if not text.isdigit() or len(text) >= 20:
+        return None
+    return int(text)
 
 
 def check_save_ended_and_files_present(root: str, directory: str, step: int) -> Structure:
-    """Raises Incomplete, OSError."""
+    """Return the structure, with the files of all ranks.
+
+    Raises Incomplete when the tracker does not say that the save has ended, or when files are missing, and OSError.
+    """
     if os.path.isfile(os.path.join(directory, dcp.METADATA)):  # torch_dist, its own mark inside
         return dcp.check_named_files_present(directory)
     last = iteration_in_tracker_file(root)
-    if last is None or step > last:
-        raise Incomplete(f"{TRACKER} {'names no iteration' if last is None else f'says {last}'}: the save did not end")
+    if last is None:
+        raise Incomplete(f"{TRACKER} names no iteration: the save did not end")
+    if step > last:
+        raise Incomplete(f"{TRACKER} says {last}: the save did not end")
     files: List[str] = []
     for base, _, names in os.walk(directory):
         files += [os.path.join(base, name) for name in names if name.endswith((".pt", ".distcp"))]

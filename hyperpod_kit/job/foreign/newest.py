@@ -1,4 +1,4 @@
-"""The newest checkpoint of another framework that is whole, as far as its format can prove it.
+"""Finds the newest checkpoint of another framework that is whole, as far as its format can prove it.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -34,34 +34,38 @@ class ForeignCheckpoint:
 
     @property
     def seq(self) -> int:
+        """The step: these frameworks have no sequence numbers."""
         return self.step
 
 
 def candidates(root: str) -> List[ForeignCandidate]:
-    """All of all kinds, newest step first. Raises OSError."""
-    if not os.path.isdir(root):  # also of one in S3: only what another framework wrote to files is known
+    """Return the checkpoints of all other frameworks, newest step first. Raises OSError."""
+    if not os.path.isdir(root):  # so for a root in S3, too: only what another framework wrote to files is found
         return []
     detected_candidates = [candidate for detect in DETECTORS for candidate in detect(root)]
     return sorted(detected_candidates, key=lambda candidate: (-candidate.step, candidate.name))
 
 
 Prove = Callable[[ForeignCandidate], str]
+"""prove(candidate) -> how far it is proven, of candidate.PROOFS. Raises CheckpointError, OSError."""
 
 
 def newest_provable_foreign_checkpoint(
     root: str, passed_over: Mapping[str, str], prove: Optional[Prove] = None
 ) -> Optional[ForeignCheckpoint]:
-    """None when there is none at all. Raises NoValidCheckpoint when there are some and none is whole. `prove`: how far
-    a candidate is proven, by reading all of it here when it is not given.
+    """Return the newest checkpoint of another framework that is whole, None when there is no checkpoint at all.
 
-    An OSError is raised and never a verdict: a file system that does not answer must not lead to an older checkpoint.
+    `passed_over` (name -> why): checkpoints that are taken only when no other is whole. `prove`: returns how far a
+    candidate is proven; by default it is read here. Raises NoValidCheckpoint when there are checkpoints and none is
+    whole. An OSError is raised and never taken for damage: a file system that does not answer must not lead to an older
+    checkpoint.
     """
     prove = prove or partial(proving.read_unproven_files_and_weakest_proof, root)
     rejected: List[Tuple[str, str]] = []
     later: List[ForeignCandidate] = []
     for candidate in candidates(root):
         if not well_named(candidate.name) or candidate.step > MOST_STEPS:
-            # Quoted as no file is called that we would ever act upon.
+            # The quoted form is never the name of a file that we would act upon.
             rejected.append(
                 (
                     clean_one_line(ascii(candidate.name)),
@@ -90,6 +94,7 @@ def newest_provable_foreign_checkpoint(
 def _checkpoint_or_append_rejection(
     prove: Prove, candidate: ForeignCandidate, rejected: List[Tuple[str, str]]
 ) -> Optional[ForeignCheckpoint]:
+    """Return the checkpoint if it can be proven; otherwise append why not to `rejected`. Raises OSError."""
     try:
         proof = prove(candidate)
     except (CheckpointError, FileNotFoundError) as err:
@@ -97,7 +102,7 @@ def _checkpoint_or_append_rejection(
         return None
     except OSError:
         raise
-    except Exception as err:  # a checkpoint that nobody foresaw must not hide an older one that is whole
+    except Exception as err:  # an unforeseen kind of damage must not hide an older checkpoint that is whole
         rejected.append((candidate.name, f"cannot be judged: {type(err).__name__}: {clean_one_line(err)}"))
         return None
     return ForeignCheckpoint(candidate.name, candidate.step, candidate.kind, proof, tuple(rejected))

@@ -1,7 +1,7 @@
-"""What was proven of the files of a checkpoint of another framework: `.hpk/proven/`, a record a checkpoint.
+"""Records of what was proven about the files of other frameworks' checkpoints: `.hpk/proven/`, one for each checkpoint.
 
-Its bytes are read once in its life. A file that has another length or time of change since is proven again; a byte that
-its disk loses afterwards is not seen, as it would not be by its own trainer.
+With them the bytes of a checkpoint are read once in its life. A file that has another length or time of change since
+is proven again; a byte that its disk loses afterwards is not noticed, as its own trainer would not notice it either.
 Standard library only, Python 3.8: this file is part of the bundle.
 """
 
@@ -30,8 +30,8 @@ class FileState(NamedTuple):
 
 
 class FileProof(NamedTuple):
-    """What the bytes of one file, named below the root, say. `proof`: of candidate.PROOFS; "" for a damaged one, and
-    then `reason`. `state`: the file as it was when they were read."""
+    """How far one file, a path below the root, is proven. `proof`: of candidate.PROOFS; "" for a damaged file, of which
+    `reason` says what is wrong. `state`: the file as it was when its bytes were read."""
 
     file: str
     proof: str
@@ -47,7 +47,7 @@ class ProvenFiles:
     state: str
 
     def proofs_of_unchanged_files(self, checkpoint_name: str, file_names: Iterable[str]) -> Dict[str, str]:
-        """File -> proof, for those of a checkpoint's files that are now as they were then. Raises OSError."""
+        """Return file -> proof, for the files of a checkpoint that have not changed since. Raises OSError."""
         rows = self._read(checkpoint_name)
         proof_by_file = {}
         for file in file_names:
@@ -57,7 +57,7 @@ class ProvenFiles:
         return proof_by_file
 
     def record_file_proofs(self, checkpoint_name: str, proofs: Iterable[FileProof]) -> None:
-        """Remember. Raises OSError."""
+        """Add proofs to the record of a checkpoint, in place of older ones of the same files. Raises OSError."""
         rows = {
             **self._read(checkpoint_name),
             **{file_proof.file: [*file_proof.state, file_proof.proof] for file_proof in proofs},
@@ -70,7 +70,7 @@ class ProvenFiles:
         return os.path.join(self.state, FOLDER, hashlib.sha256(name.encode()).hexdigest()[:32] + ".json")
 
     def _read(self, name: str) -> Dict[str, Any]:
-        """Nothing where there is no record, or none that we would write."""
+        """Return the rows of a record by file; none where there is no record, or one that we would not write."""
         try:
             value = parse.parse_json_object(files.read_small_regular_file(self._path(name), most=_LONGEST), _LONGEST)
         except (OSError, ValueError, Untrusted):
@@ -93,7 +93,7 @@ def _well_formed(row: Any) -> bool:
 
 
 def file_size_and_mtime_or_none(path: str) -> Optional[FileState]:
-    """None when there is no such file. Raises OSError when that cannot be told."""
+    """Return a file's length and time of change, None when there is no such file. Raises other OSErrors."""
     try:
         file_status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):

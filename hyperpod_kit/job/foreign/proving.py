@@ -1,4 +1,4 @@
-"""The bytes of a checkpoint of another framework: read once in its life, by threads here or by the nodes of a step.
+"""Reads the bytes of a checkpoint of another framework once in its life, in threads here or on the nodes of a step.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from typing import Callable, Iterable, Iterator, List, Mapping, Optional
+from typing import Callable, Dict, Iterable, Iterator, List, Mapping, Optional
 
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.job.foreign.archive import proof_level_of_file
@@ -16,11 +16,11 @@ from hyperpod_kit.job.foreign.candidate import ForeignCandidate, Incomplete, wea
 from hyperpod_kit.job.foreign.proven import FileProof, ProvenFiles, file_size_and_mtime_or_none
 
 THREADS = 8
-"""Files that one process reads at a time: a CRC-32 leaves the interpreter to others."""
+"""Files that one process reads at a time: computing a CRC-32 releases the interpreter lock."""
 
 
 Elsewhere = Callable[[str, Mapping[str, int]], Iterable[FileProof]]
-"""elsewhere(name of a checkpoint, its unproven files -> bytes): what others find out. A file may be left out."""
+"""elsewhere(name of a checkpoint, its unproven files -> bytes) -> proofs by other processes. A file may be left out."""
 
 
 def read_unproven_files_and_weakest_proof(
@@ -30,14 +30,17 @@ def read_unproven_files_and_weakest_proof(
     elsewhere: Optional[Elsewhere] = None,
     threads: int = THREADS,
 ) -> str:
-    """How far a checkpoint is proven, of candidate.PROOFS. What was read is remembered in `proven`, also when it ends
-    before all was.
+    """Read the files of a checkpoint that are not proven yet, and return how far it is proven, of candidate.PROOFS.
+
+    What was read is recorded in `proven`, also when an error ends the reading early.
 
     Raises Incomplete or another CheckpointError for what is damaged, OSError for what cannot be read.
     """
     structure = candidate.structure()
     files = [os.path.relpath(path, root) for path in structure.files]
-    recorded_proofs = proven.proofs_of_unchanged_files(candidate.name, files) if proven else {}
+    recorded_proofs: Dict[str, str] = {}
+    if proven:
+        recorded_proofs = proven.proofs_of_unchanged_files(candidate.name, files)
     fresh: List[FileProof] = []
     try:
         if elsewhere:
@@ -54,21 +57,21 @@ def read_unproven_files_and_weakest_proof(
         )
     finally:
         if proven and fresh:
-            with contextlib.suppress(OSError):  # then it is read again
+            with contextlib.suppress(OSError):  # then these files are read again next time
                 proven.record_file_proofs(candidate.name, fresh)
     proofs = {**recorded_proofs, **{one.file: one.proof for one in fresh}}
     return weakest((structure.proof, *(proofs[file] for file in files)))
 
 
 def left_to_prove(root: str, candidate: ForeignCandidate, proven: ProvenFiles) -> List[str]:
-    """Files of which nothing is known yet, the largest first. Raises as `prove`."""
+    """Return the files of a checkpoint that are not proven yet, the largest first. Raises CheckpointError, OSError."""
     files = {os.path.relpath(path, root): path for path in candidate.structure().files}
     recorded_proofs = proven.proofs_of_unchanged_files(candidate.name, files)
     return sorted(files.keys() - recorded_proofs.keys(), key=lambda file: (-os.path.getsize(files[file]), file))
 
 
 def read_and_prove_files(root: str, files: List[str], threads: int = THREADS) -> Iterator[FileProof]:
-    """What the bytes of files below the root say, in no order. Raises OSError."""
+    """Yield the proofs of files below the root, in no order. Raises OSError."""
     if len(files) < 2:
         yield from (_read_and_prove_file(root, file) for file in files)
         return
@@ -83,7 +86,7 @@ def read_and_prove_files(root: str, files: List[str], threads: int = THREADS) ->
 
 
 def _read_and_prove_file(root: str, file: str) -> FileProof:
-    """A damaged file is an answer. Raises OSError, also for one that is gone."""
+    """Return the proof of a file, with the reason for a damaged one. Raises OSError, also for a file that is gone."""
     path = os.path.join(root, file)
     before = file_size_and_mtime_or_none(path)
     if before is None:
@@ -98,7 +101,7 @@ def _read_and_prove_file(root: str, file: str) -> FileProof:
 
 
 def _collect_proofs_or_raise_incomplete(proofs: Iterable[FileProof], collected: List[FileProof]) -> None:
-    """Raises Incomplete at the first damaged file."""
+    """Append the proofs to `collected`. Raises Incomplete at the first damaged file."""
     for file_proof in proofs:
         if not file_proof.proof:
             raise Incomplete(file_proof.reason)

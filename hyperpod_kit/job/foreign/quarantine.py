@@ -1,4 +1,4 @@
-"""Damaged checkpoints of other frameworks are set aside: a trainer that comes to that step again must not meet them.
+"""Sets damaged checkpoints of other frameworks aside: a trainer that comes to that step again must not meet them.
 
 NVIDIA-NeMo/Automodel pull request 3390: the replay died of FileExistsError on the directory that was passed over.
 Standard library only, Python 3.8: this file is part of the bundle.
@@ -17,9 +17,10 @@ INVALID_SUFFIX = ".invalid-"
 
 
 def set_aside(root: str, names: Iterable[str], *, now: float) -> List[Tuple[str, str]]:
-    """Rename each below the root; (name, new name) of those that were. `now`: Unix seconds, part of the new name.
+    """Rename these checkpoints below the root, and return (name, new name) of those that could be renamed.
 
-    Called only by the supervisor of a job, when no rank runs. What cannot be renamed stays: the job may still go on.
+    `now`: Unix seconds, part of the new name. Called only by the supervisor of a job, or by the wrapper that decides a
+    launch, when no rank runs. What cannot be renamed stays: the job may still go on.
     """
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
     done: List[Tuple[str, str]] = []

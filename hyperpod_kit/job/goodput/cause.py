@@ -1,4 +1,4 @@
-"""What a second of a job was spent on. Every second from its submission to its end has one of these names.
+"""The causes of a job's time: every second from its submission to its end belongs to exactly one of them.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -10,7 +10,7 @@ from typing import Dict
 
 
 class TimeCause(enum.Enum):
-    """In the order in which a job is shown: what lasted first, what nobody knows last."""
+    """A cause of time, in the order of reports: steps that lasted first, time without a known cause last."""
 
     LASTED = "lasted"
     TWICE = "twice"
@@ -42,4 +42,4 @@ LABELS: Dict[TimeCause, str] = {
 }
 
 WAITING = (TimeCause.QUEUE, TimeCause.NODES)
-"""What a job may do without holding a node."""
+"""Causes of time in which a job need not hold a node."""

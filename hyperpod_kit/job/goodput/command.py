@@ -1,4 +1,4 @@
-"""`hyperpod-kit job goodput`: what the time of many jobs went into.
+"""`hyperpod-kit job goodput`: shows what the time of many jobs was spent on.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -29,7 +29,7 @@ _NO_GPUS = "how many GPUs some of these jobs held is not known (`?`): in the sha
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the command that was parsed; returns its exit code, 1 where a root is not counted.
+    """Run the parsed command and return its exit code, 1 where a root is not counted.
 
     Raises HyperpodKitError.
     """
@@ -50,7 +50,10 @@ def main(args: argparse.Namespace) -> int:
             {"since": begin, "until": now, "by": args.by, "groups": rows, "problems": problems}, indent=2
         )
         return _code(problems)
-    terminal.print_stdout("\n".join(lines(shown, args.by, args.price)) or "no job had any time since then")
+    report = "\n".join(lines(shown, args.by, args.price))
+    if not report:
+        report = "no job had any time since then"
+    terminal.print_stdout(report)
     if not all(group.counts_gpus for group in shown.values()):
         terminal.print_stderr(_NO_GPUS)
     for problem in problems:
@@ -59,33 +62,41 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _code(problems: Sequence[str]) -> int:
-    """A sum that leaves something out is no whole one."""
-    return ExitCode.PROBLEM if problems else ExitCode.OK
+    """Return PROBLEM where the sums leave a root out, otherwise OK."""
+    if problems:
+        return ExitCode.PROBLEM
+    return ExitCode.OK
 
 
 def _roots(named: Sequence[str]) -> List[str]:
-    """Those that are named, or those of this user's jobs that are noted. Raises Absent, Unreachable."""
+    """Return the named roots, or those in this user's index of jobs where none is named. Raises Absent, Unreachable."""
     for root in named:
         state_place.require_root(root)
     roots = [state_place.absolute(root) for root in named]
-    if roots:
-        return _distinct(roots)
+    if not roots:
+        roots = _roots_in_index()
+    return _distinct(roots)
+
+
+def _roots_in_index() -> List[str]:
+    """Return the roots in this user's index of jobs, one at least. Raises Unreachable."""
     try:
-        noted = dict.fromkeys(str(row["root"]) for row in ledger.read(job_index.index_file_path()) if row.get("root"))
+        rows = ledger.read(job_index.index_file_path())
     except OSError as err:
         raise Unreachable(
             f"the jobs that are noted in {job_index.index_file_path()} cannot be read: {err.strerror}"
         ) from err
-    if not noted:
+    roots = dict.fromkeys(str(row["root"]) for row in rows if row.get("root"))
+    if not roots:
         raise Unreachable(
             f"no job is noted in {job_index.index_file_path()}",
             hint="hyperpod-kit job goodput --root DIR, for each root",
         )
-    return _distinct(list(noted))
+    return list(roots)
 
 
 def _distinct(roots: Sequence[str]) -> List[str]:
-    """Without those that are another one by another name: nothing is counted twice."""
+    """Return the roots without further names of the same directory, so that none is counted twice."""
     root_by_identity: Dict[object, str] = {}
     for root in roots:
         identity: object = root
@@ -98,8 +109,10 @@ def _distinct(roots: Sequence[str]) -> List[str]:
 
 
 def _jobs_on(roots: Sequence[str], now: float, problems: List[str]) -> List[JobTime]:
-    """The jobs on all of them. `problems`: gets a sentence for each root that cannot be read. Raises Unreachable where
-    nothing can."""
+    """Return the time of the jobs on all roots, and add a sentence to `problems` for each root that cannot be read.
+
+    Raises Unreachable where there are problems and no job.
+    """
     jobs: List[JobTime] = []
     for root in roots:
         try:
@@ -112,7 +125,7 @@ def _jobs_on(roots: Sequence[str], now: float, problems: List[str]) -> List[JobT
 
 
 def jobs_of(root: str, now: float) -> List[JobTime]:
-    """Raises OSError; of a root in S3 JobError, CheckpointError."""
+    """Return the time of each job on the root. Raises OSError; for a root in S3 JobError, CheckpointError."""
     if is_path(root):
         os.stat(root)
     runs = root_time.runs(root)
@@ -123,26 +136,38 @@ def jobs_of(root: str, now: float) -> List[JobTime]:
 
 
 def lines(shown: Dict[str, GroupTime], by: str, price: Optional[float]) -> List[str]:
-    """One line a group, and one for all where there are several."""
+    """Return the table: a header, a line for each group, and one for all where there are several groups."""
     if not shown:
         return []
-    every = {**shown, "all": groups.total(list(shown.values()))} if len(shown) > 1 else shown
-    causes = [cause for cause in TimeCause if any(group.table.seconds.get(cause, 0.0) > 0 for group in shown.values())]
+    groups_and_total = shown
+    if len(shown) > 1:
+        groups_and_total = {**shown, "all": groups.total(list(shown.values()))}
+    causes = [cause for cause in TimeCause if _has_time(shown, cause)]
     columns = [cause for cause in causes if cause is not TimeCause.QUEUE]
-    dollars = ["dollars"] if price is not None else []
+    dollars: List[str] = []
+    if price is not None:
+        dollars = ["dollars"]
     head = [by, *_HEAD, *dollars, *(LABELS[cause] for cause in columns), "queue, hours"]
-    rows = [head, *(_row(name, group, columns, price) for name, group in every.items())]
+    rows = [head, *(_row(name, group, columns, price) for name, group in groups_and_total.items())]
     widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
     return ["  ".join(text.rjust(width) for text, width in zip(row, widths)) for row in rows]
+
+
+def _has_time(shown: Dict[str, GroupTime], cause: TimeCause) -> bool:
+    """Return whether any group has time of this cause."""
+    return any(group.table.seconds.get(cause, 0.0) > 0 for group in shown.values())
 
 
 def _row(name: str, group: GroupTime, columns: Sequence[TimeCause], price: Optional[float]) -> List[str]:
     table = group.table
     shares = percents([table.gpu_seconds.get(cause, 0.0) for cause in columns])
     queue = f"{table.seconds.get(TimeCause.QUEUE, 0.0) / 3600:,.1f}"
+    goodput = "?"
+    if table.goodput is not None:
+        goodput = f"{table.goodput:.1%}"
     return [
         clean_one_line(name, 40),
-        f"{table.goodput:.1%}" if table.goodput is not None else "?",
+        goodput,
         *_gpu_hours_and_dollars_columns(group, price),
         *(f"{share:.1f} %" for share in shares),
         queue,
@@ -150,8 +175,13 @@ def _row(name: str, group: GroupTime, columns: Sequence[TimeCause], price: Optio
 
 
 def _gpu_hours_and_dollars_columns(group: GroupTime, price: Optional[float]) -> List[str]:
-    """GPU-hours, and dollars where a GPU-hour has a price."""
+    """Return the GPU-hours, and the dollars where a GPU-hour has a price; `?` where the GPUs are not known."""
+    if not group.counts_gpus and price is None:
+        return ["?"]
     if not group.counts_gpus:
-        return ["?"] if price is None else ["?", "?"]
+        return ["?", "?"]
     hours = group.table.total_gpu_seconds / 3600
-    return [f"{hours:,.1f}"] if price is None else [f"{hours:,.1f}", f"{hours * price:,.2f}"]
+    columns = [f"{hours:,.1f}"]
+    if price is not None:
+        columns.append(f"{hours * price:,.2f}")
+    return columns

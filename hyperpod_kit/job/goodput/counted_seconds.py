@@ -1,7 +1,8 @@
-"""Counters of a job's time, for Prometheus: seconds by cause that only grow, so that rates add up over jobs.
+"""Counters of a job's time for Prometheus: seconds by cause that only grow, so that rates add up over jobs.
 
-A step that is done counts as done; when a later start does it again, it counts as done twice as well. So the seconds of
-steps that lasted are those of `steps` less those of `twice`. Counters begin at 0 with each run of the batch script.
+A step that is done counts in `steps`; when a later start does it again, its seconds count in `twice` as well. So the
+seconds of steps that lasted are those of `steps` less those of `twice`. Counters begin at 0 with each run of the batch
+script.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -17,14 +18,14 @@ STEPS = "steps"
 
 
 class CountedSeconds:
-    """Of one run of the batch script. `before`: the job's table when it began."""
+    """The counters of one run of the batch script. `before`: the job's table when the run began."""
 
     def __init__(self, before: TimeTable) -> None:
         self._before = _by_name(before.gpu_seconds)
         self._counted: Dict[str, float] = {}
 
     def raise_counters_to(self, table: TimeTable) -> Dict[str, float]:
-        """GPU-seconds by name, none of them less than before."""
+        """Raise the counters to the table and return GPU-seconds by name, none of them less than at an earlier call."""
         for name, seconds in _by_name(table.gpu_seconds).items():
             grown = max(0.0, seconds - self._before.get(name, 0.0))
             self._counted[name] = max(self._counted.get(name, 0.0), round(grown, 1))

@@ -1,8 +1,8 @@
-"""A file of scalars as TensorBoard reads it: records of the protocol buffer `Event`, each with its checksums.
+"""Writes a file of scalars that TensorBoard reads: records of the protocol buffer `Event`, each with its checksums.
 
-TensorFlow's record format: eight bytes of length and their masked CRC-32C, the record and its own. Of `Event`
-(tensorflow/core/util/event.proto) there are wall_time, step, file_version and summary; of a summary's values, tag and
-simple_value. So no package of TensorBoard's is needed to write one.
+TensorFlow's record format: eight bytes of length and their masked CRC-32C, then the record and its masked CRC-32C. Of
+`Event` (tensorflow/core/util/event.proto) this uses wall_time, step, file_version and summary; of a summary's values,
+tag and simple_value. So no package of TensorBoard's is needed to write such a file.
 Standard library only, Python 3.8: this file is part of the bundle.
 """
 
@@ -12,7 +12,7 @@ import struct
 from typing import Iterable, List, Mapping, NamedTuple, Tuple
 
 VERSION = b"brain.Event:2"
-"""What the first record of every such file says."""
+"""The file_version in the first record of every such file."""
 
 _MASK = 0xA282EAD8
 _POLYNOMIAL = 0x82F63B78
@@ -20,7 +20,7 @@ _VARINT, _DOUBLE, _BYTES, _FLOAT = 0, 1, 2, 5
 
 
 class ScalarPoint(NamedTuple):
-    """`values`: tag -> number, at `time`, Unix seconds, where the training was at `step`."""
+    """The scalars of one moment. `values`: tag -> number, at `time`, Unix seconds, when the training was at `step`."""
 
     time: float
     step: int
@@ -28,7 +28,7 @@ class ScalarPoint(NamedTuple):
 
 
 def encoded(points: Iterable[ScalarPoint], first_record_time: float) -> bytes:
-    """The whole file. `first_record_time`: the time of its first record, Unix seconds."""
+    """Return the bytes of the whole file. `first_record_time`: the time of its first record, Unix seconds."""
     records = [_double(1, first_record_time) + _bytes(3, VERSION)]
     records += [_event(point) for point in points]
     return b"".join(map(_record, records))
@@ -51,7 +51,7 @@ def _checksum(data: bytes) -> bytes:
 
 
 def crc32c(data: bytes) -> int:
-    """CRC-32C (Castagnoli), which zlib has not."""
+    """Return the CRC-32C (Castagnoli), which zlib does not offer."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc = _TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
@@ -60,10 +60,14 @@ def crc32c(data: bytes) -> int:
 
 def _table() -> Tuple[int, ...]:
     remainders: List[int] = []
-    for value in range(256):
+    for byte in range(256):
+        remainder = byte
         for _ in range(8):
-            value = (value >> 1) ^ _POLYNOMIAL if value & 1 else value >> 1
-        remainders.append(value)
+            lowest_bit = remainder & 1
+            remainder >>= 1
+            if lowest_bit:
+                remainder ^= _POLYNOMIAL
+        remainders.append(remainder)
     return tuple(remainders)
 
 

@@ -1,7 +1,7 @@
-"""A file of lines to which others append, read as it grows: each look reads what is new, and not what was read before.
+"""Reads a file of lines while other processes append to it: each call reads only the lines that are new.
 
-A file that was truncated, rotated, replaced, or written anew in its place is another one, and read from its beginning.
-An inode's number is given out again as soon as it is free, so the first and the last bytes that were read count too.
+A file that was truncated, rotated, replaced or rewritten in its place is read from its beginning. An inode's number is
+reused as soon as it is free, so the first and the last bytes that were read are compared too.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -15,24 +15,26 @@ from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.untrusted import files
 
 LONGEST_LINE = 1 << 20
-"""Bytes of a line; a longer one is passed over."""
+"""Most bytes of a line; a longer line is passed over."""
 
 _PIECE = 1 << 18
 _SAMPLE = 256
-"""Bytes at both ends of what was read that tell whether it is still there."""
+"""Bytes at both ends of the part that was read, by which a rewritten file is recognised."""
 
 
 class NewLines(NamedTuple):
-    """What whole lines say, without their ends. `anew`: they are the file's first, and what was read of it before is no
-    more."""
+    """Decoded whole lines. `anew`: they are the first ones of the file, and the lines of earlier calls are void."""
 
     lines: List[Any]
     anew: bool
 
 
 class FollowedFile:
-    """One file by its name. `most`: bytes it may have. `decoded`: what a line says, None for one that is left out: at
-    once, as the lines of a file of nothing but ends of lines take eight times its size."""
+    """One file by its name. `most`: bytes it may have.
+
+    `decoded`: decodes a line without its end, None for one to leave out. It is called for each line at once, as the
+    list of lines of a file of nothing but line ends would take eight times the file's size.
+    """
 
     def __init__(self, path: str, most: int, decoded: Callable[[bytes], Any] = bytes) -> None:
         self._path, self._most, self._decoded = path, most, decoded
@@ -45,8 +47,10 @@ class FollowedFile:
         self._in_long_line = False
 
     def read_new(self) -> NewLines:
-        """What was appended since it was last read. Raises FileNotFoundError, Untrusted, OSError; after the first two
-        nothing of the file counts as read."""
+        """Return the lines that were appended since the last call.
+
+        Raises FileNotFoundError, Untrusted, OSError; after the first two nothing of the file counts as read.
+        """
         try:
             descriptor, facts = files.open_regular_file_to_read(self._path)
         except (FileNotFoundError, Untrusted):
@@ -68,14 +72,13 @@ class FollowedFile:
     def _is_the_same(self, descriptor: int, identity: Tuple[int, int], size: int) -> bool:
         if identity != self._identity or size < self._offset:
             return False
+        if os.pread(descriptor, len(self._head), 0) != self._head:
+            return False
         tail_at = self._offset - len(self._tail)
-        return (
-            os.pread(descriptor, len(self._head), 0) == self._head
-            and os.pread(descriptor, len(self._tail), tail_at) == self._tail
-        )
+        return os.pread(descriptor, len(self._tail), tail_at) == self._tail
 
     def _read(self, descriptor: int, size: int) -> List[Any]:
-        """Up to the last whole line; what follows it is still being written."""
+        """Return the decoded lines up to the last whole one; the rest is still being written."""
         lines: List[Any] = []
         pending = b""
         at = self._offset

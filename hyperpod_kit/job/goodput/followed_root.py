@@ -1,7 +1,7 @@
-"""The raw logs of the jobs on a checkpoint root, followed while a job runs, for who asks again and again.
+"""The raw logs of the jobs on a checkpoint root, followed while a job runs, for callers that read them repeatedly.
 
-Each look costs what was appended since the one before. Rows of a rank count from the beginning of its process, so rows
-between two others can be left away at no cost but resolution: as many are kept as fit into a fixed room.
+Each call reads only what was appended since the one before. Rows of a rank count from the beginning of its process, so
+rows between two others can be dropped at no cost but resolution; the number of rows in memory is limited.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -21,17 +21,17 @@ from hyperpod_kit.job.records import ledger, ledger_row
 from hyperpod_kit.slurm.phase import Phase
 
 MOST_ROWS = 16384
-"""Rows of ranks on hand, of all attempts together: some 20 MB."""
+"""Most rows of ranks in memory, of all attempts together: some 20 MB."""
 
 _LEAST_THINNED = 16
-"""Rows of an attempt that are left as they are."""
+"""Rows up to which an attempt is not thinned."""
 
 _TRAINING = (Phase.STEP, Phase.SAVE, Phase.EVALUATION)
-"""Phases that follow one another while an attempt trains."""
+"""Phases that alternate while an attempt trains."""
 
 
 class FollowedRows:
-    """Rank 0's rows of one attempt. `is_closed`: nothing is appended any more."""
+    """Rank 0's rows of one attempt. `is_closed`: no more rows are read, as none is appended any more."""
 
     def __init__(self, state: str, attempt: str) -> None:
         self._file = FollowedFile(time_rows.path(state, attempt), time_rows.LARGEST, time_rows.decoded)
@@ -40,11 +40,11 @@ class FollowedRows:
 
     @property
     def has_last_row(self) -> bool:
-        """Whether the rank's last row is there: one of another node may be seen late."""
+        """Whether the rank's last row is here; a row from another node may become visible late."""
         return bool(self.rows) and self.rows[-1].over
 
     def read_new(self) -> None:
-        """Take what is new. Raises OSError."""
+        """Read the rows that are new; drop all where the file is absent, untrusted or another one. Raises OSError."""
         try:
             rows, anew = self._file.read_new()
         except (FileNotFoundError, Untrusted):
@@ -55,31 +55,44 @@ class FollowedRows:
         self.rows += rows
 
     def thin(self) -> int:
-        """Leave away each second row that lies between two of the same stage; how many these were."""
+        """Drop each second row that lies between two of the same stage, and return how many were dropped."""
         rows = self.rows
         if len(rows) <= _LEAST_THINNED:
             return 0
-        self.rows = [row for index, row in enumerate(rows) if not (index % 2 and _lies_within_a_stage(rows, index))]
+        remaining: List[TimeRow] = []
+        for index, row in enumerate(rows):
+            is_dropped = index % 2 == 1 and _lies_within_a_stage(rows, index)
+            if not is_dropped:
+                remaining.append(row)
+        self.rows = remaining
         return len(rows) - len(self.rows)
 
 
 def _lies_within_a_stage(rows: Sequence[TimeRow], index: int) -> bool:
-    return index + 1 < len(rows) and len({_stage(row) for row in rows[index - 1 : index + 2]}) == 1
+    """Return whether the row and its two neighbours are of the same stage."""
+    if index + 1 >= len(rows):
+        return False
+    stages = {_stage(row) for row in rows[index - 1 : index + 2]}
+    return len(stages) == 1
 
 
 def _stage(row: TimeRow) -> Tuple[object, ...]:
-    """Of the process; phases that follow one another while it trains are one."""
-    phase = Phase.STEP if row.phase in _TRAINING else row.phase
+    """Return the stage that the process is in; the phases of _TRAINING are one stage."""
+    phase = row.phase
+    if phase in _TRAINING:
+        phase = Phase.STEP
     return (row.launch, row.began, row.reports, row.over, phase)
 
 
 def _ledger_row(line: bytes) -> Optional[ledger.Row]:
     row = ledger.decoded(line.decode("utf-8", "replace"))
-    return None if row is None or ledger_row.problem(row) else row
+    if row is None or ledger_row.problem(row):
+        return None
+    return row
 
 
 class FollowedRoot:
-    """`state`: the directory of the records. Not for two threads at once."""
+    """The logs of one root. `state`: the directory of the records. Not safe for threads."""
 
     def __init__(self, state: str, most_rows: int = MOST_ROWS) -> None:
         self._state, self._most_rows = state, most_rows
@@ -89,7 +102,7 @@ class FollowedRoot:
         self._attempts: Dict[str, FollowedRows] = {}
 
     def runs(self) -> List[RunLog]:
-        """Every run on the root, as root_time.runs_in has them. Raises OSError."""
+        """Read what is new and return every run on the root, as root_time.runs_in does. Raises OSError."""
         self._follow_ledger()
         self._follow_runs()
         self._follow_attempts()
@@ -126,7 +139,7 @@ class FollowedRoot:
                     continue
             if not self._attempts[name].is_closed:
                 self._attempts[name].read_new()
-        # After a later one has begun, an earlier one is looked at no more.
+        # Once a later attempt has begun, an earlier one with its last row is not read again.
         ended = {row.get("attempt") for row in self._ledger_rows if row.get("event") == "ended"}
         for name in names[:-1]:
             attempt = self._attempts.get(name)
@@ -134,7 +147,7 @@ class FollowedRoot:
                 attempt.is_closed = True
 
     def _thin(self) -> None:
-        """The oldest attempts first; the one at work last."""
+        """Drop rows until the limit is kept, those of the oldest attempts first."""
         total = sum(len(attempt.rows) for attempt in self._attempts.values())
         before = total + 1
         while self._most_rows < total < before:

@@ -1,4 +1,4 @@
-"""The time of many jobs, added up by user, partition, cluster or week. Pure.
+"""Adds up the time of many jobs by user, partition, cluster, week or job. Pure.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -25,18 +25,22 @@ GPU, MIXED = "gpu", "mixed"
 
 
 class GroupTime(NamedTuple):
-    """The time of a group of jobs. `unit`: "gpu" where all of them say how many GPUs they held, "node" where none does:
-    a node counts as one then; "mixed" where some do."""
+    """The time of a group of jobs.
+
+    `unit`: "gpu" where the number of GPUs is known for all of the jobs; "node" where it is known for none, so that each
+    node counts as one GPU; "mixed" where it is known for some.
+    """
 
     table: TimeTable
     unit: str = GPU
 
     @property
     def counts_gpus(self) -> bool:
+        """Whether the number of GPUs is known for all jobs of the group."""
         return self.unit == GPU
 
     def to_dict(self) -> Dict[str, Any]:
-        """For --json."""
+        """Return the group as --json shows it."""
         return {"unit": self.unit, **self.table.to_dict()}
 
 
@@ -45,7 +49,7 @@ _SPAN = re.compile(r"([0-9]{1,6})([hdw])")
 
 
 def since(text: str, now: float) -> float:
-    """`24h`, `7d`, `4w`, or a day as 2026-11-02, as Unix seconds. Raises UsageError."""
+    """Return the moment that `24h`, `7d`, `4w` or a day as 2026-11-02 means, in Unix seconds. Raises UsageError."""
     match = _SPAN.fullmatch(text)
     if match:
         return now - int(match.group(1)) * _UNITS[match.group(2)]
@@ -56,19 +60,26 @@ def since(text: str, now: float) -> float:
 
 
 def tables(jobs: Sequence[JobTime], by: str, begin: float, end: float) -> Dict[str, GroupTime]:
-    """Of all their time between two moments; a group without any is left out."""
+    """Return the time of each group between two moments; a group without any is left out."""
     pieces: Dict[str, List[TimePiece]] = {}
     units: Dict[str, Set[str]] = {}
     for job in jobs:
         for piece in within(job.pieces, begin, end):
-            for name, part in by_week(piece) if by == WEEK else [(group_name_of_job(job, by), piece)]:
+            for name, part in _parts_by_group(job, piece, by):
                 pieces.setdefault(name, []).append(part)
                 units.setdefault(name, set()).add(job.unit)
     return {name: GroupTime(table_of(parts), _common(units[name])) for name, parts in sorted(pieces.items())}
 
 
+def _parts_by_group(job: JobTime, piece: TimePiece, by: str) -> List[Tuple[str, TimePiece]]:
+    """Return the groups that a piece of the job belongs to, each with its part of the piece."""
+    if by == WEEK:
+        return by_week(piece)
+    return [(group_name_of_job(job, by), piece)]
+
+
 def total(groups: Sequence[GroupTime]) -> GroupTime:
-    """Of all groups together."""
+    """Return the time of all groups together."""
     seconds = {cause: sum(group.table.seconds.get(cause, 0.0) for group in groups) for cause in TimeCause}
     gpu_seconds = {cause: sum(group.table.gpu_seconds.get(cause, 0.0) for group in groups) for cause in TimeCause}
     parts: Dict[str, float] = {}
@@ -79,7 +90,7 @@ def total(groups: Sequence[GroupTime]) -> GroupTime:
 
 
 def together(groups_of_roots: Sequence[Dict[str, GroupTime]]) -> Dict[str, GroupTime]:
-    """Groups of the same name as one, of roots that were looked at one by one."""
+    """Return the groups of several roots, those of the same name added up."""
     by_name: Dict[str, List[GroupTime]] = {}
     for groups in groups_of_roots:
         for name, group in groups.items():
@@ -89,19 +100,23 @@ def together(groups_of_roots: Sequence[Dict[str, GroupTime]]) -> Dict[str, Group
 
 def _common(units: Iterable[str]) -> str:
     distinct = sorted(set(units))
-    return distinct[0] if len(distinct) == 1 else MIXED
+    if len(distinct) == 1:
+        return distinct[0]
+    return MIXED
 
 
 def group_name_of_job(job: JobTime, by: str) -> str:
-    """The name of the group that a job is in."""
+    """Return the name of the group that a job is in; `by` is any of BY but WEEK."""
     if by == "job":
         return job.job
     rows = [run.row for run in job.runs if run.row is not None]
-    return str(getattr(rows[-1], by) or NOT_KNOWN) if rows else NOT_KNOWN
+    if not rows:
+        return NOT_KNOWN
+    return str(getattr(rows[-1], by) or NOT_KNOWN)
 
 
 def by_week(piece: TimePiece) -> List[Tuple[str, TimePiece]]:
-    """A piece cut where weeks begin, on Monday at 0:00 local time."""
+    """Return the piece cut where weeks begin, on Monday at 0:00 local time, each part with its ISO week."""
     parts: List[Tuple[str, TimePiece]] = []
     start = piece.start
     while start < piece.end:

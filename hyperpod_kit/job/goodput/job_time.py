@@ -1,7 +1,7 @@
 """The time ledger of a job: from its raw logs to pieces that cover every second from its submission to its end. Pure.
 
-What is known comes from three sides: the ledger of its root (`job run`), rank 0's rows and the runs' rows. Whether
-steps lasted is judged afterwards, by the step at which the next start on the root began.
+The raw logs are the ledger of the job's root (`job run`), rank 0's rows and the runs' rows. Whether steps lasted is
+decided afterwards, by the step at which the next start on the root began.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -22,24 +22,24 @@ from hyperpod_kit.job.goodput.time_table import table_of
 
 Row = Mapping[str, Any]
 RunKey = Tuple[str, str, int]
-"""Job, its life, and how often it was requeued."""
+"""The job, its life, and how often it was requeued."""
 
 SILENT = 1.5 * LONGEST_GAP
-"""Seconds without a row after which a rank does not live as far as anybody can see."""
+"""Seconds without a row after which a rank counts as dead."""
 
 NOT_YET = 3600.0
-"""Seconds in which a program that has not said anything yet may be starting."""
+"""Seconds in which a program that has reported nothing yet may still be starting."""
 
 BATCH_SCRIPT = "batch script"
 
 _SAME_START = 2.0
-"""Seconds between two words of Slurm's about one start."""
+"""Most seconds between two times that Slurm gives for one start."""
 
 _ENDS_OF_RUNS = ("gave_up", "requeue", "stopped")
 
 
 class JobState(enum.Enum):
-    """What Slurm has a job as."""
+    """The state of a job in Slurm."""
 
     WAITS = "waits"
     RUNS = "runs"
@@ -47,8 +47,12 @@ class JobState(enum.Enum):
 
 
 class JobStanding(NamedTuple):
-    """`since`: when it came into the queue, or when it ended, Unix seconds, 0 where Slurm does not say; `restart`: how
-    often it was requeued, `started`: when its last run got its nodes, where Slurm says so."""
+    """What Slurm reports of a job.
+
+    `since`: when it came into the queue, or when it ended, Unix seconds, 0 where Slurm does not report it; `restart`:
+    how often it was requeued, None where Slurm does not report it; `started`: when its last run got its nodes, Unix
+    seconds, 0 where Slurm does not report it.
+    """
 
     state: JobState
     since: float = 0.0
@@ -56,20 +60,29 @@ class JobStanding(NamedTuple):
     started: float = 0.0
 
     def may_describe_job_of_run(self, run: RunLog) -> bool:
-        """Whether it may be of the job whose last run this is: Slurm gives a number again after it has lost its state,
-        and what it says then is of another job."""
+        """Return whether it may describe the job with this last run.
+
+        Slurm reuses the numbers of jobs after it has lost its state, and then describes another job.
+        """
         if self.restart is None or self.restart > run.key[2]:
             return True
         if self.restart < run.key[2] or self.state is JobState.WAITS:
             return False
-        recorded_start = run.row.started if run.row is not None else 0.0
-        return not recorded_start or not self.started or abs(self.started - recorded_start) <= _SAME_START
+        recorded_start = 0.0
+        if run.row is not None:
+            recorded_start = run.row.started
+        if not recorded_start or not self.started:
+            return True
+        return abs(self.started - recorded_start) <= _SAME_START
 
 
 @dataclass
 class AttemptLog:
-    """An attempt, as the ledger and rank 0 know it. `ended`: None where nobody saw it, `kind`: a class of outcome.py,
-    "" while none is known; `reached`, `begins`: as in timeline.JobAttempt."""
+    """An attempt by the ledger and rank 0's rows.
+
+    `t`: when it began; `ended`: None where its end was not observed; `kind`: a class of outcome.py, "" while none is
+    known; `lost`: the nodes that were lost; `reached`, `begins`: as in timeline.JobAttempt; `rows`: rank 0's.
+    """
 
     name: str
     run: RunKey
@@ -85,15 +98,20 @@ class AttemptLog:
 
     @property
     def first_step(self) -> Optional[int]:
-        """The step that it began with; None where it did none, or nobody knows."""
+        """The step that it began with; None where it did none, or none is known."""
         first_steps = [row.begins for row in self.rows if row.begins is not None]
-        return min(first_steps) if first_steps else self.begins
+        if first_steps:
+            return min(first_steps)
+        return self.begins
 
 
 @dataclass
 class RunLog:
-    """A run of the batch script. `first`, `last`: of what the ledger says of it, Unix seconds; `word`: its last event,
-    where that says that it ends; `row`: None where nobody wrote one."""
+    """A run of the batch script.
+
+    `first`, `last`: the earliest and the latest time of it in the ledger, Unix seconds; `word`: its last event where
+    that ends the run, otherwise ""; `row`: None where none was written.
+    """
 
     key: RunKey
     first: float
@@ -105,8 +123,11 @@ class RunLog:
 
 @dataclass(frozen=True)
 class JobTime:
-    """pieces: the whole of its time. unknown: what no row can have, in words. runs: of its batch script. running:
-    whether it is at work, as far as that is known."""
+    """The time of a job.
+
+    `pieces`: all of its time; `caveats`: sentences about what the logs do not contain; `runs`: of its batch script;
+    `state`: as far as it is known; `unit`: what the `gpus` of its pieces count, "gpu" or "node".
+    """
 
     job: str
     pieces: Sequence[TimePiece] = ()
@@ -117,32 +138,40 @@ class JobTime:
 
     @property
     def current(self) -> Optional[TimeRow]:
-        """What rank 0 of the attempt at work wrote last; None where none is at work, or it has written nothing."""
-        last = self.runs[-1].attempts[-1] if self.runs and self.runs[-1].attempts else None
-        if self.state is not JobState.RUNS or last is None or last.ended is not None or not last.rows:
+        """The last row of rank 0 of the running attempt; None where none is running, or it has written nothing."""
+        if self.state is not JobState.RUNS or not self.runs or not self.runs[-1].attempts:
             return None
-        return last.rows[-1]
+        attempt = self.runs[-1].attempts[-1]
+        if attempt.ended is not None or not attempt.rows:
+            return None
+        return attempt.rows[-1]
 
     def _now(self) -> Optional[Dict[str, Any]]:
         row = self.current
         if row is None:
             return None
+        memory: Optional[Dict[str, Any]] = None
+        if row.captured is not None:
+            memory = row.captured._asdict()
         return {
             "at": row.t,
             "phase": row.phase.value,
             "step": row.step,
             "step_seconds": launch_time.usual_step(row),
-            "memory": row.captured._asdict() if row.captured is not None else None,
+            "memory": memory,
         }
 
     def to_dict(self) -> Dict[str, Any]:
-        """For --json: the table, what it covers, and how far the attempt at work is."""
+        """Return the job for --json: the table, the time that it covers, and the progress of the running attempt."""
         table = table_of(self.pieces)
-        ends = (self.pieces[0].start, self.pieces[-1].end) if self.pieces else (None, None)
+        since: Optional[float] = None
+        until: Optional[float] = None
+        if self.pieces:
+            since, until = self.pieces[0].start, self.pieces[-1].end
         return {
             "state": self.state.value,
-            "since": ends[0],
-            "until": ends[1],
+            "since": since,
+            "until": until,
             "unit": self.unit,
             **table.to_dict(),
             "now": self._now(),
@@ -151,19 +180,22 @@ class JobTime:
 
 
 def run_key(row: Row) -> RunKey:
-    """The run of the batch script that a row of the ledger is of."""
+    """Return the run of the batch script that a row of the ledger belongs to."""
     return (str(row.get("job")), str(row.get("life") or ""), int(row.get("restart") or 0))
 
 
 def logs_of(
     rows: Sequence[Row], times: Mapping[str, Sequence[TimeRow]], run_rows: Mapping[RunKey, RunRow]
 ) -> List[RunLog]:
-    """Every run on a root, in order, from the rows of its ledger."""
+    """Return every run on a root in order of time.
+
+    `rows`: of the ledger; `times`: attempt -> rank 0's rows; `run_rows`: run -> its row.
+    """
     runs: Dict[RunKey, RunLog] = {}
     attempts: Dict[str, AttemptLog] = {}
 
     def run_of(row: Row, t: float, word: str) -> RunLog:
-        """The run that goes on at `t`."""
+        """Return the run of a row, extended to `t`, with its last event."""
         key = run_key(row)
         run = runs.setdefault(key, RunLog(key, t, t, row=run_rows.get(key)))
         run.last, run.word = max(run.last, t), word
@@ -177,9 +209,7 @@ def logs_of(
             run.attempts.append(attempts[name])
         elif event == "ended" and name in attempts:
             _end(attempts[name], row, t)
-            own_run = runs.get(run_key(row))
-            if attempts[name].ended is not None and own_run is not None:
-                own_run.last = max(own_run.last, t)
+            _extend_run_to_end(runs.get(run_key(row)), attempts[name], t)
         elif event == "hyperpod" and name in attempts:
             attempts[name].retried = True
         elif event in _ENDS_OF_RUNS:
@@ -191,15 +221,26 @@ def logs_of(
 
 
 def _end(attempt: AttemptLog, row: Row, t: float) -> None:
+    """Take over the end of an attempt from its row."""
     attempt.kind, attempt.lost = str(row.get("class") or ""), tuple(row.get("lost") or ())
     attempt.reached, attempt.begins = row.get("reached"), row.get("begins")
     # The row of one whose batch host was lost is written by the next run.
-    attempt.ended = t if row.get("seconds") is not None else None
+    attempt.ended = None
+    if row.get("seconds") is not None:
+        attempt.ended = t
+
+
+def _extend_run_to_end(run: Optional[RunLog], attempt: AttemptLog, t: float) -> None:
+    """Extend the run of the row at `t` to it, where that is when the attempt ended."""
+    if attempt.ended is not None and run is not None:
+        run.last = max(run.last, t)
 
 
 def account(runs: Sequence[RunLog], job: str, now: float, standing: Optional[JobStanding] = None) -> JobTime:
-    """The time of one job among all runs of a root. `now`: Unix seconds, up to which one that runs is shown.
-    `standing`: None where nobody asked Slurm."""
+    """Return the time of one job among all runs of a root.
+
+    `now`: Unix seconds, up to which a running job is shown; `standing`: None where Slurm was not queried.
+    """
     job_runs = _of_newest_life([run for run in runs if run.key[0] == job])
     if not job_runs:
         return JobTime(job)
@@ -210,7 +251,7 @@ def account(runs: Sequence[RunLog], job: str, now: float, standing: Optional[Job
         *(_end_of(run, following) for run, following in zip(job_runs, job_runs[1:])),
         _last_end(job_runs[-1], now, state, standing),
     ]
-    unit = "gpu" if all(run.row is not None and run.row.gpus for run in job_runs) else "node"
+    unit = _unit(job_runs)
     steps = _StepFacts(_redone_from_step_by_attempt(runs), _reports(runs))
     pieces: List[TimePiece] = []
     at = _submitted(job_runs[0])
@@ -220,8 +261,7 @@ def account(runs: Sequence[RunLog], job: str, now: float, standing: Optional[Job
         laid.append_piece_until(_begin(run), _waiting_after(before))
         allocated_at = laid.end
         _lay_pieces_of_run(laid, run, end, steps, state is JobState.RUNS and run is job_runs[-1])
-        weight = _weight(run, unit)
-        pieces += [piece._replace(gpus=weight if piece.start >= allocated_at else 0) for piece in laid.pieces]
+        pieces += _weighted(laid.pieces, allocated_at, _weight(run, unit))
         at, before = laid.end, run
     if state is JobState.WAITS and now > at:
         pieces.append(TimePiece(at, now, _waiting_after(before)))
@@ -229,75 +269,108 @@ def account(runs: Sequence[RunLog], job: str, now: float, standing: Optional[Job
 
 
 class _StepFacts(NamedTuple):
-    """Of all runs on a root. `kept`: attempt -> the step from which on a later one did its steps again; `reports`:
-    whether any program on it says what it does."""
+    """Facts about all runs on a root.
+
+    `kept`: attempt -> the first of its steps that a later one did again; `reports`: whether any program on the root
+    reports its phases.
+    """
 
     kept: Mapping[str, int]
     reports: bool
 
 
 def _reports(runs: Sequence[RunLog]) -> bool:
-    return any(row.reports for run in runs for attempt in run.attempts for row in attempt.rows[-1:])
+    """Return whether the last row of any attempt is of a program that reports its phases."""
+    for run in runs:
+        for attempt in run.attempts:
+            if attempt.rows and attempt.rows[-1].reports:
+                return True
+    return False
 
 
 def _of_newest_life(runs: List[RunLog]) -> List[RunLog]:
-    """Slurm gives numbers again once its controller has lost its state."""
+    """Return the runs of the newest life: Slurm reuses numbers of jobs once its controller has lost its state."""
     return [run for run in runs if run.key[1] == runs[-1].key[1]]
 
 
 def _submitted(run: RunLog) -> float:
-    """When a job whose first run this is came into the queue; when it began where nobody knows that."""
-    return run.row.queued if run.row is not None and run.row.queued else _begin(run)
+    """Return when the job with this first run came into the queue, or when the run began where that is not known."""
+    if run.row is not None and run.row.queued:
+        return run.row.queued
+    return _begin(run)
 
 
 def _begin(run: RunLog) -> float:
-    """When it got its nodes."""
-    return min(run.first, run.row.started) if run.row and run.row.started else run.first
+    """Return when the run got its nodes."""
+    if run.row is not None and run.row.started:
+        return min(run.first, run.row.started)
+    return run.first
 
 
 def _state(run: RunLog, now: float, standing: Optional[JobStanding]) -> JobState:
+    """Return the state of the job with this last run: by Slurm where it was queried, otherwise by the logs."""
     if standing is not None:
         return standing.state
+    if run.word == "requeue":
+        return JobState.WAITS
     if run.word:
-        return JobState.WAITS if run.word == "requeue" else JobState.OVER
+        return JobState.OVER
     if run.attempts and run.attempts[-1].kind == OutcomeKind.DONE.value:
         return JobState.OVER
     last_row_time = max((attempt.rows[-1].t for attempt in run.attempts if attempt.rows), default=run.last)
-    return JobState.RUNS if now - max(last_row_time, run.last) < SILENT else JobState.OVER
+    if now - max(last_row_time, run.last) < SILENT:
+        return JobState.RUNS
+    return JobState.OVER
 
 
 def _end_of(run: RunLog, following: RunLog) -> float:
+    """Return when a run ended that another one follows."""
     if following.row is not None and following.row.queued:
         return max(run.last, following.row.queued)
-    return run.last if run.word or (run.attempts and run.attempts[-1].ended) else _begin(following)
+    is_last_attempt_over = bool(run.attempts and run.attempts[-1].ended)
+    if run.word or is_last_attempt_over:
+        return run.last
+    return _begin(following)
 
 
 def _last_end(run: RunLog, now: float, state: JobState, standing: Optional[JobStanding]) -> float:
-    """Of the last run."""
+    """Return when the last run ended, `now` for one that runs."""
     if state is JobState.RUNS:
         return now
     if standing is not None and standing.since:
         return min(now, max(run.last, standing.since))
-    unseen = [attempt for attempt in run.attempts if attempt.ended is None]
-    presumed_ends = [row.t + (0.0 if row.over else LONGEST_GAP) for attempt in unseen for row in attempt.rows[-1:]]
-    return min(now, max([run.last, *presumed_ends]))
+    ends = [run.last]
+    for attempt in run.attempts:
+        if attempt.ended is None and attempt.rows:
+            ends.append(_presumed_end(attempt.rows[-1]))
+    return min(now, max(ends))
+
+
+def _presumed_end(last_row: TimeRow) -> float:
+    """Return when an attempt ended of which only the last row is known."""
+    if last_row.over:
+        return last_row.t
+    return last_row.t + LONGEST_GAP
 
 
 def _waiting_after(before: Optional[RunLog]) -> TimeCause:
-    """What a job waits for that is in the queue, after this run."""
-    last = before.attempts[-1] if before is not None and before.attempts else None
-    lost = last is not None and _launch_end_of(last) is LaunchEnd.LOST
-    return TimeCause.NODES if lost else TimeCause.QUEUE
+    """Return the cause of the time that a job is in the queue after this run."""
+    if before is None or not before.attempts:
+        return TimeCause.QUEUE
+    if _launch_end_of(before.attempts[-1]) is LaunchEnd.LOST:
+        return TimeCause.NODES
+    return TimeCause.QUEUE
 
 
 def _lay_pieces_of_run(piece_row: PieceRow, run: RunLog, end: float, step_facts: _StepFacts, is_running: bool) -> None:
-    """While it held its nodes."""
+    """Append the pieces of a run in which it held its nodes, up to `end`."""
     for number, attempt in enumerate(run.attempts):
-        piece_row.append_piece_until(
-            attempt.t, *((TimeCause.BACK_OFF, "") if number else (TimeCause.START_UP, BATCH_SCRIPT))
-        )
+        if number:
+            piece_row.append_piece_until(attempt.t, TimeCause.BACK_OFF)
+        else:
+            piece_row.append_piece_until(attempt.t, TimeCause.START_UP, BATCH_SCRIPT)
+        over = _end_of_attempt(run, number, end)
         is_last = number + 1 == len(run.attempts)
-        over = attempt.ended if attempt.ended is not None else end if is_last else run.attempts[number + 1].t
         at_work = is_running and is_last and attempt.ended is None
         start = len(piece_row.pieces)
         _lay_pieces_of_attempt(piece_row, attempt, over, step_facts.kept.get(attempt.name), step_facts.reports, at_work)
@@ -312,6 +385,16 @@ def _lay_pieces_of_run(piece_row: PieceRow, run: RunLog, end: float, step_facts:
         piece_row.append_piece_until(end, TimeCause.BACK_OFF)
 
 
+def _end_of_attempt(run: RunLog, number: int, end: float) -> float:
+    """Return when an attempt ended; where that was not observed, when the next attempt began or the run ended."""
+    attempt = run.attempts[number]
+    if attempt.ended is not None:
+        return attempt.ended
+    if number + 1 == len(run.attempts):
+        return end
+    return run.attempts[number + 1].t
+
+
 def _lay_pieces_of_attempt(
     piece_row: PieceRow,
     attempt: AttemptLog,
@@ -320,28 +403,35 @@ def _lay_pieces_of_attempt(
     any_program_reports: bool,
     at_work: bool,
 ) -> None:
-    ending = LaunchEnd.RUNS if at_work else _launch_end_of(attempt)
+    ending = LaunchEnd.RUNS
+    if not at_work:
+        ending = _launch_end_of(attempt)
     launches = _launches(attempt.rows)
     if not launches:
         piece_row.append_piece_until(end, TimeCause.UNATTRIBUTED)
         return
     for number, rows in enumerate(launches):
-        waited = (TimeCause.NODES, "") if attempt.retried else (TimeCause.BACK_OFF, "")
-        piece_row.append_piece_until(rows[0].began, *(waited if number else (TimeCause.START_UP, LAUNCH)))
-        if number + 1 == len(launches):
-            _lay_pieces_of_launch(
-                piece_row,
-                rows,
-                redone_from_step,
-                _ending_or_peer_lost(ending, rows[-1], attempt),
-                end,
-                any_program_reports,
-            )
+        if number == 0:
+            piece_row.append_piece_until(rows[0].began, TimeCause.START_UP, LAUNCH)
+        elif attempt.retried:
+            piece_row.append_piece_until(rows[0].began, TimeCause.NODES)
         else:
-            following = launches[number + 1][0]
-            how = LaunchEnd.CRASHED if rows[-1].over or following.node == rows[-1].node else LaunchEnd.LOST
-            launch_end_time = rows[-1].t if rows[-1].over else min(following.began, rows[-1].t + LONGEST_GAP)
-            _lay_pieces_of_launch(piece_row, rows, redone_from_step, how, launch_end_time, any_program_reports)
+            piece_row.append_piece_until(rows[0].began, TimeCause.BACK_OFF)
+        if number + 1 == len(launches):
+            launch_ending, launch_end_time = _ending_or_peer_lost(ending, rows[-1], attempt), end
+        else:
+            launch_ending, launch_end_time = _end_of_earlier_launch(rows[-1], launches[number + 1][0])
+        _lay_pieces_of_launch(piece_row, rows, redone_from_step, launch_ending, launch_end_time, any_program_reports)
+
+
+def _end_of_earlier_launch(last_row: TimeRow, following: TimeRow) -> Tuple[LaunchEnd, float]:
+    """Return how and when a launch ended that another one follows, by its last row and the first of the other."""
+    if last_row.over:
+        return LaunchEnd.CRASHED, last_row.t
+    end = min(following.began, last_row.t + LONGEST_GAP)
+    if following.node == last_row.node:
+        return LaunchEnd.CRASHED, end
+    return LaunchEnd.LOST, end
 
 
 def _lay_pieces_of_launch(
@@ -362,24 +452,33 @@ def _lay_pieces_of_launch(
 
 
 def _launch_end_of(attempt: AttemptLog) -> LaunchEnd:
-    """Return how an attempt's last launch ended; one of a class that nobody knows was lost."""
+    """Return how an attempt's last launch ended; one of an unknown class counts as lost."""
     kind = OutcomeKind.parse(attempt.kind)
-    return kind.launch_end if kind is not None else LaunchEnd.LOST
+    if kind is None:
+        return LaunchEnd.LOST
+    return kind.launch_end
 
 
 def _ending_or_peer_lost(ending: LaunchEnd, row: TimeRow, attempt: AttemptLog) -> LaunchEnd:
-    """Where `job run` saw the end and rank 0's node was well, a rank wrote all that it did."""
+    """Return PEER_LOST for a lost launch whose end `job run` observed and whose rank 0 was on a node that was not lost.
+
+    Rank 0 has then written all that it did.
+    """
+    if ending is not LaunchEnd.LOST:
+        return ending
     is_end_observed = attempt.ended is not None and row.node not in attempt.lost
-    return LaunchEnd.PEER_LOST if ending is LaunchEnd.LOST and is_end_observed else ending
+    if is_end_observed:
+        return LaunchEnd.PEER_LOST
+    return ending
 
 
 def _is_starting(row: TimeRow, reports: bool, how: LaunchEnd) -> bool:
-    """Whether a program that has said nothing was still starting, and is not one that never says anything."""
+    """Return whether a program that has reported nothing was still starting, and is not one that never reports."""
     return reports or (how is LaunchEnd.RUNS and row.t - row.began < NOT_YET)
 
 
 def _launches(rows: Sequence[TimeRow]) -> List[List[TimeRow]]:
-    """Rows of one process after the other, each in order."""
+    """Return the rows by process: processes in order of their start, and the rows of each in order of time."""
     rows_by_process: Dict[Tuple[str, float], List[TimeRow]] = {}
     for row in rows:
         rows_by_process.setdefault((row.launch, row.began), []).append(row)
@@ -388,7 +487,7 @@ def _launches(rows: Sequence[TimeRow]) -> List[List[TimeRow]]:
 
 
 def _redone_from_step_by_attempt(runs: Sequence[RunLog]) -> Dict[str, int]:
-    """Attempt -> the step from which on a later one did its steps again. What a finished job did has lasted."""
+    """Return, by attempt, the first step that a later attempt did again; steps of a finished job have lasted."""
     attempts = [attempt for run in runs for attempt in run.attempts]
     step_by_attempt: Dict[str, int] = {}
     least: Optional[int] = None
@@ -398,20 +497,42 @@ def _redone_from_step_by_attempt(runs: Sequence[RunLog]) -> Dict[str, int]:
         if least is not None:
             step_by_attempt[attempt.name] = least
         first = attempt.first_step
-        if first is not None:
-            least = first if least is None else min(least, first)
+        if first is not None and (least is None or first < least):
+            least = first
     return step_by_attempt
 
 
+def _unit(runs: Sequence[RunLog]) -> str:
+    """Return "gpu" where every run says how many GPUs it held, otherwise "node"."""
+    for run in runs:
+        if run.row is None or not run.row.gpus:
+            return "node"
+    return "gpu"
+
+
 def _weight(run: RunLog, unit: str) -> int:
-    """GPUs that it held; nodes where nobody knows how many those have, or where they have none."""
+    """Return the GPUs that a run held; its nodes where their GPUs are not known, or they have none."""
     if unit == "gpu" and run.row is not None and run.row.gpus:
         return run.row.gpus
-    nodes = len(run.row.nodes) if run.row is not None else 0
-    return nodes or max((len(attempt.nodes) for attempt in run.attempts), default=0) or 1
+    if run.row is not None and run.row.nodes:
+        return len(run.row.nodes)
+    most_nodes = max((len(attempt.nodes) for attempt in run.attempts), default=0)
+    return max(1, most_nodes)
+
+
+def _weighted(pieces: Sequence[TimePiece], allocated_at: float, weight: int) -> List[TimePiece]:
+    """Return the pieces with the GPUs that the job held in them: none before it got its nodes."""
+    weighted: List[TimePiece] = []
+    for piece in pieces:
+        if piece.start >= allocated_at:
+            weighted.append(piece._replace(gpus=weight))
+        else:
+            weighted.append(piece._replace(gpus=0))
+    return weighted
 
 
 def _caveats_of_runs(runs: Sequence[RunLog]) -> Tuple[str, ...]:
+    """Return a sentence for each thing that the rows of the runs do not contain."""
     caveats = []
     if any(run.row is None or not run.row.queued for run in runs):
         caveats.append("how long it waited in the queue is not known")

@@ -1,4 +1,4 @@
-"""One launch of the ranks: from rank 0's rows to pieces of time. Pure.
+"""Turns rank 0's rows of one launch of the ranks into pieces of time. Pure.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -18,13 +18,13 @@ LAUNCH, IMPORT, RENDEZVOUS, FIRST_STEP = "launch", "import and build", "rendezvo
 """Parts of a start-up."""
 
 LONGEST_GAP = 60.0
-"""Seconds at most between two rows of a rank that lives."""
+"""Most seconds between two rows of a live rank."""
 
 STANDS = 3.0
-"""How many times as long as the slowest one a step may be under way before it counts as a hang."""
+"""A step counts as a hang once it takes this many times as long as the slowest one."""
 
 _LEAST_STAND = 1.0
-"""Seconds under which a step under way is none."""
+"""Seconds up to which an open step never counts as a hang."""
 
 
 AFTER: Dict[LaunchEnd, TimeCause] = {
@@ -36,7 +36,7 @@ AFTER: Dict[LaunchEnd, TimeCause] = {
     LaunchEnd.LOST: TimeCause.HANG,
     LaunchEnd.PEER_LOST: TimeCause.HANG,
 }
-"""What the time is in which rank 0 has ended and the attempt has not."""
+"""The cause of the time between the end of rank 0 and the end of the attempt."""
 
 _PHASES: Tuple[Tuple[str, TimeCause, str], ...] = (
     (time_rows.IMPORT, TimeCause.START_UP, IMPORT),
@@ -55,7 +55,7 @@ _CAUSES = {name: (cause, part) for name, cause, part in (*_PHASES, *_BETWEEN, *_
 
 
 class _Stretch(NamedTuple):
-    """Between two rows: seconds by phase, of which `work` is steps, those completed being `first` to `last`."""
+    """Time between two rows. `seconds`: by phase; `work`: of steps, of which `before` + 1 to `step` were completed."""
 
     end: float
     seconds: Mapping[str, float]
@@ -67,8 +67,11 @@ class _Stretch(NamedTuple):
 def pieces_of(
     rows: Sequence[TimeRow], redone_from_step: Optional[int], ending: LaunchEnd, end: float, start: float
 ) -> List[TimePiece]:
-    """`rows`: of one process, in order, one at least; `kept`: the step from which on a later start did them again, None
-    where none did; `end`: of the launch, `start`: before which nothing may be laid."""
+    """Return the pieces of one launch.
+
+    `rows`: of one process, in order, one at least; `redone_from_step`: the first step that a later start did again,
+    None where none did; `end`: of the launch; `start`: no piece begins before it.
+    """
     laid = PieceRow(max(start, rows[0].began), end)
     stretches = _stretches(rows)
     compiling = _extra_seconds_of_first_step(rows[-1])
@@ -81,7 +84,9 @@ def pieces_of(
         compiling -= compiled
         lasted = _part_that_lasted(stretch, redone_from_step)
         judged = completed - compiled + stretch.seconds[Phase.EVALUATION.value]
-        share = under_way / opened if opened else 0.0
+        share = 0.0
+        if opened:
+            share = under_way / opened
         laid.append_pieces_in_proportion_until(
             stretch.end,
             (
@@ -110,23 +115,27 @@ def _stretches(rows: Sequence[TimeRow]) -> List[_Stretch]:
         passed = {name: max(0.0, row.seconds[name] - seconds[name]) for name in row.seconds}
         work = row.seconds[Phase.STEP.value] - seconds[Phase.STEP.value]
         work += row.seconds[time_rows.OPEN_STEP] - seconds[time_rows.OPEN_STEP]
-        reached = step if row.step is None else max(step, row.step)
+        reached = step
+        if row.step is not None:
+            reached = max(step, row.step)
         stretches.append(_Stretch(row.t, passed, max(0.0, work), step, reached))
         seconds, step = row.seconds, reached
     return stretches
 
 
 def _step_before(rows: Sequence[TimeRow]) -> int:
-    """The step before the first one of this launch."""
-    begins = next((row.begins for row in rows if row.begins is not None), None)
-    if begins is not None:
-        return begins - 1
-    first = next((row for row in rows if row.step is not None), None)
-    return first.step - max(1, first.first[0]) if first is not None and first.step is not None else -1
+    """Return the step before the first one of this launch, -1 where no row has a step."""
+    for row in rows:
+        if row.begins is not None:
+            return row.begins - 1
+    for row in rows:
+        if row.step is not None:
+            return row.step - max(1, row.first[0])
+    return -1
 
 
 def _take_total_from_last_amounts(amounts: Sequence[float], total: float) -> List[float]:
-    """`whole` taken from the last amounts, as far as each goes."""
+    """Return what is taken of each amount when `total` is taken from the last ones, as far as each goes."""
     taken: List[float] = []
     for amount in reversed(amounts):
         part = min(amount, total)
@@ -142,7 +151,7 @@ def _steps_after_the_first(row: TimeRow) -> int:
 
 
 def usual_step(row: TimeRow) -> Optional[float]:
-    """Seconds that a step took on average, without the first; None where there was no other."""
+    """Return the average seconds of a step, without those of the first report; None where there was no other."""
     steps = _steps_after_the_first(row)
     if not steps:
         return None
@@ -150,23 +159,29 @@ def usual_step(row: TimeRow) -> Optional[float]:
 
 
 def _extra_seconds_of_first_step(row: TimeRow) -> float:
-    """Seconds that the first step took beyond the usual: kernels are compiled and caches filled in it."""
+    """Return the seconds of the first step beyond the usual ones: it compiles kernels and fills caches."""
     usual = usual_step(row)
-    return max(0.0, row.first[1] - usual * row.first[0]) if usual is not None else 0.0
+    if usual is None:
+        return 0.0
+    return max(0.0, row.first[1] - usual * row.first[0])
 
 
 def _part_that_lasted(stretch: _Stretch, redone_from_step: Optional[int]) -> float:
+    """Return the part of the steps in a stretch that no later start did again."""
     if redone_from_step is None:
         return 1.0
-    if stretch.step == stretch.before:
-        return 1.0 if stretch.step + 1 < redone_from_step else 0.0
+    is_any_step_completed = stretch.step != stretch.before
+    if not is_any_step_completed and stretch.step + 1 < redone_from_step:
+        return 1.0
+    if not is_any_step_completed:
+        return 0.0
     return min(1.0, max(0.0, (redone_from_step - 1 - stretch.before) / (stretch.step - stretch.before)))
 
 
 def _causes_of_open_step_seconds(
     row: TimeRow, open_step_seconds: float, ending: LaunchEnd
 ) -> List[Tuple[TimeCause, str, float]]:
-    """What the time since the last completed step was, within a step."""
+    """Return the causes of the time in the open step, each with its part and seconds."""
     usual = usual_step(row)
     if ending is LaunchEnd.HUNG:
         return [(TimeCause.HANG, "", open_step_seconds)]
@@ -174,28 +189,41 @@ def _causes_of_open_step_seconds(
         return [(TimeCause.CLOSE, "", open_step_seconds)]
     if row.step is None:
         return [(TimeCause.START_UP, FIRST_STEP, open_step_seconds)]
-    stands = open_step_seconds > max(_LEAST_STAND, STANDS * max(row.slowest, 0.0 if usual else row.first[1]))
+    stands = _is_open_step_hanging(row, open_step_seconds, usual)
+    if ending is LaunchEnd.RUNS and stands:
+        return [(TimeCause.HANG, "", open_step_seconds)]
     if ending is LaunchEnd.RUNS:
-        return [(TimeCause.HANG if stands else TimeCause.LASTED, "", open_step_seconds)]
+        return [(TimeCause.LASTED, "", open_step_seconds)]
     if ending is LaunchEnd.REQUESTED or (ending is LaunchEnd.CRASHED and not stands):
         return [(TimeCause.TWICE, "", open_step_seconds)]
-    # The step was cut short somewhere, and then nobody noticed: half a step is the best guess.
+    # The step was cut short at an unknown moment, which was noticed later: half a step is the best estimate.
     cut = min(open_step_seconds, (usual or row.first[1]) / 2)
     return [(TimeCause.TWICE, "", cut), (TimeCause.HANG, "", open_step_seconds - cut)]
 
 
+def _is_open_step_hanging(row: TimeRow, open_step_seconds: float, usual: Optional[float]) -> bool:
+    """Return whether the open step takes far longer than the slowest one, or than the first report without others."""
+    slowest = max(row.slowest, 0.0)
+    if not usual:
+        slowest = max(row.slowest, row.first[1])
+    return open_step_seconds > max(_LEAST_STAND, STANDS * slowest)
+
+
 def _hung_since(pieces: Sequence[TimePiece], since: float) -> List[TimePiece]:
+    """Return the pieces with the time from `since` on as a hang."""
     cut_pieces: List[TimePiece] = []
     for piece in pieces:
         if piece.start < since < piece.end:
             cut_pieces += [piece._replace(end=since), piece._replace(start=since, cause=TimeCause.HANG, part="")]
+        elif piece.end <= since:
+            cut_pieces.append(piece)
         else:
-            cut_pieces.append(piece if piece.end <= since else piece._replace(cause=TimeCause.HANG, part=""))
+            cut_pieces.append(piece._replace(cause=TimeCause.HANG, part=""))
     return cut_pieces
 
 
 def _after(rest: PieceRow, row: TimeRow, ending: LaunchEnd, end: float) -> None:
-    """From the last row to the end of the launch."""
+    """Append the time from the last row to the end of the launch."""
     if row.over:
         rest.append_piece_until(end, AFTER[ending])
     elif ending is LaunchEnd.LOST:

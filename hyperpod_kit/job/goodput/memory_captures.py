@@ -1,7 +1,7 @@
-"""The newest capture of a job that rank 0's node has in memory, read from the control pages of rank 0's slots.
+"""Finds the newest capture of a job that rank 0's node has in memory, by the control pages of rank 0's slots.
 
-Rank 0's wrapper reads it, which runs as the job's user on that node: nobody else can. No capture in sight is not
-"none": a program may capture in shared memory of its own container, or of another directory.
+Rank 0's wrapper reads them, as it runs as the job's user on that node; other users and nodes cannot. That none is found
+does not mean that there is none: a program may capture in shared memory of its own container, or of another directory.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -22,7 +22,7 @@ _RANK = 0
 
 
 def newest(env: Mapping[str, str], now: float) -> Optional[MemoryCapture]:
-    """Of the job whose environment this is; None where none is in sight. `now`: Unix seconds."""
+    """Return the newest capture of the job with this environment, None where none is found. `now`: Unix seconds."""
     try:
         pages = [
             page
@@ -35,31 +35,44 @@ def newest(env: Mapping[str, str], now: float) -> Optional[MemoryCapture]:
         return None
     page = max(pages, key=lambda page: page.key)
     age = capture_age.seconds_since_sealing(page, capture_age.now())
-    return MemoryCapture(page.step, now - age if age is not None else None, page.durable)
+    sealed_at: Optional[float] = None
+    if age is not None:
+        sealed_at = now - age
+    return MemoryCapture(page.step, sealed_at, page.durable)
 
 
 def _pages(where: str) -> Iterator[Page]:
-    """Of each slot of rank 0 that this user has here; damaged ones are passed over. `where`: the node's shared memory,
-    as the job has it. Raises OSError."""
+    """Yield the page of each slot of rank 0 that this user has on this node; damaged ones are passed over.
+
+    `where`: the node's shared memory, as the job has it. Raises OSError.
+    """
     for folder in shm_paths.own_directories_and_shm_root(where):
         for name in shm_slots.own_slot_names(folder, uid=shm_paths.node_uid(), rank=_RANK):
-            try:
-                descriptor, _ = files.open_regular_file_to_read(
-                    os.path.join(folder, name.file("ctl")), required_owner_uid=os.geteuid()
-                )
-            except (OSError, Untrusted):
-                continue
-            try:
-                text = os.pread(descriptor, control_page.PAGE, 0)
-            finally:
-                os.close(descriptor)
-            current = control_page.read(memoryview(text)) if len(text) == control_page.PAGE else None
-            if current is not None:
-                yield current[1]
+            page = _read_page_or_none(os.path.join(folder, name.file("ctl")))
+            if page is not None:
+                yield page
+
+
+def _read_page_or_none(path: str) -> Optional[Page]:
+    """Return the current page of a control file, None where it cannot be opened or is damaged. Raises OSError."""
+    try:
+        descriptor, _ = files.open_regular_file_to_read(path, required_owner_uid=os.geteuid())
+    except (OSError, Untrusted):
+        return None
+    try:
+        text = os.pread(descriptor, control_page.PAGE, 0)
+    finally:
+        os.close(descriptor)
+    if len(text) != control_page.PAGE:
+        return None
+    current = control_page.read(memoryview(text))
+    if current is None:
+        return None
+    return current[1]
 
 
 def _is_of_same_job_or_root(page: Page, env: Mapping[str, str]) -> bool:
-    """Whether this job captured it, or an earlier one on the same root, from which this one can restore."""
+    """Return whether this job captured it, or one on the same root, from whose capture this job can restore."""
     job = env.get("SLURM_JOB_ID")
     if job and page.origin.job.get("slurm_job_id") == job:
         return True

@@ -1,4 +1,4 @@
-"""A job's time as two pictures: a waterfall of its causes, and what each node did when. SVG that needs nothing else.
+"""Draws a job's time as two pictures in self-contained SVG: a waterfall of its causes, and a Gantt chart of its nodes.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -18,10 +18,10 @@ from hyperpod_kit.job.goodput.time_table import TimeTable, percents, table_of
 WIDTH, LEFT_MARGIN, RIGHT_MARGIN, ROW = 960, 190, 130, 22
 
 COLUMNS = WIDTH - LEFT_MARGIN - RIGHT_MARGIN
-"""Of a picture, a unit each."""
+"""Columns of a picture, one unit wide each."""
 
 NODES = 64
-"""Nodes that have a line of their own."""
+"""Most nodes that are shown, a line for each."""
 
 COLOURS: Dict[TimeCause, str] = {
     TimeCause.LASTED: "#1a7f37",
@@ -40,7 +40,7 @@ COLOURS: Dict[TimeCause, str] = {
 
 
 def waterfall_and_gantt_html(job_time: JobTime) -> str:
-    """The pictures of one job; "" of one that has had no time."""
+    """Return the pictures of one job as HTML, "" for a job that has had no time."""
     table = table_of(job_time.pieces)
     if not table.total_seconds:
         return ""
@@ -52,17 +52,15 @@ def waterfall_and_gantt_html(job_time: JobTime) -> str:
 
 
 def waterfall(table: TimeTable) -> str:
-    """Each cause begins where the one before it ends: the whole is the time of the job."""
+    """Return the SVG of a bar for each cause; each begins where the one before it ends, and all are the job's time."""
     causes = [cause for cause in TimeCause if table.seconds.get(cause, 0.0) > 0.0]
     shares = percents([table.seconds[cause] for cause in causes])
     marks: List[str] = []
     passed = 0.0
     for number, (cause, share) in enumerate(zip(causes, shares)):
         seconds = table.seconds[cause]
-        x, width = (
-            _x(passed, table.total_seconds),
-            max(1.0, _x(passed + seconds, table.total_seconds) - _x(passed, table.total_seconds)),
-        )
+        x = _x(passed, table.total_seconds)
+        width = max(1.0, _x(passed + seconds, table.total_seconds) - x)
         y = number * ROW
         marks.append(
             f'<text x="{LEFT_MARGIN - 8}" y="{y + 15}" text-anchor="end">{LABELS[cause]}</text>'
@@ -74,7 +72,7 @@ def waterfall(table: TimeTable) -> str:
 
 
 def gantt(time: JobTime) -> str:
-    """A line for the job between its attempts, and one for each node with what its attempts spent their time on."""
+    """Return the SVG of a line for the time between attempts, and one for each node by the causes of its attempts."""
     begin, end = time.pieces[0].start, time.pieces[-1].end
     nodes = list(dict.fromkeys(name for piece in time.pieces for name in piece.nodes))
     rows = [("no attempt", [piece for piece in time.pieces if not piece.attempt])]
@@ -88,8 +86,10 @@ def gantt(time: JobTime) -> str:
     for part in range(5):
         label = describe_duration((end - begin) * part / 4)
         marks.append(f'<text x="{_x(part, 4):.1f}" y="{height - 4}" text-anchor="middle">{label}</text>')
-    more = f"<p>and {len(nodes) - NODES} more nodes</p>" if len(nodes) > NODES else ""
-    return _svg(height, "attempts by node", marks) + more
+    picture = _svg(height, "attempts by node", marks)
+    if len(nodes) > NODES:
+        picture += f"<p>and {len(nodes) - NODES} more nodes</p>"
+    return picture
 
 
 def _block(piece: TimePiece, begin: float, end: float, y: int) -> str:
@@ -103,8 +103,11 @@ def _block(piece: TimePiece, begin: float, end: float, y: int) -> str:
 
 
 def _one_piece_per_column(pieces: Sequence[TimePiece], begin: float, end: float) -> List[TimePiece]:
-    """At most one piece a column of the picture: of a long job there are tens of thousands. What a column does not show
-    of its time is carried on to the next ones of the attempt, so that each cause has the width of its time."""
+    """Return at most one piece for each column of the picture, as a long job has tens of thousands of pieces.
+
+    The time that a column does not show is carried over to the next ones of the attempt, so that each cause has the
+    width of its time.
+    """
     width = (end - begin) / COLUMNS
     unshown: Dict[Tuple[str, TimeCause], float] = {}
     drawn: List[TimePiece] = []
@@ -128,11 +131,12 @@ def _one_piece_per_column(pieces: Sequence[TimePiece], begin: float, end: float)
 def _seconds_per_column(
     pieces: Sequence[TimePiece], begin: float, column_seconds: float
 ) -> List[Dict[Tuple[str, TimeCause], float]]:
-    """Seconds by attempt and cause in each column."""
+    """Return the seconds by attempt and cause in each column."""
     shares: List[Dict[Tuple[str, TimeCause], float]] = [{} for _ in range(COLUMNS)]
     for piece in pieces:
-        first, last = (min(COLUMNS - 1, int((at - begin) / column_seconds)) for at in (piece.start, piece.end))
-        for column in range(first, last + 1):
+        first_column = min(COLUMNS - 1, int((piece.start - begin) / column_seconds))
+        last_column = min(COLUMNS - 1, int((piece.end - begin) / column_seconds))
+        for column in range(first_column, last_column + 1):
             start = begin + column * column_seconds
             seconds = min(piece.end, start + column_seconds) - max(piece.start, start)
             if seconds > 0:

@@ -1,7 +1,7 @@
-"""Rank 0 of an attempt that is at work on this node as this user: what it has written of itself, read at once.
+"""Reads the current progress of rank 0 of an attempt that runs on this node as this user.
 
-A row of the time ledger may be a minute old. Where rank 0 can be seen, whoever looks makes the row of this moment
-himself, of the memory that the rank writes to; the rank's environment names it. Nothing is written.
+A row of the time ledger may be a minute old. Where rank 0 runs on this node, a row of this moment is made from the
+memory that the rank writes to, which the rank's environment names. Nothing is written.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Dict, Iterator, Optional, Sequence
+from typing import Dict, Iterator, Mapping, Optional, Sequence
 
 from hyperpod_kit.environment import HPK_ATTEMPT, HPK_PROGRESS, HPK_STATE
 from hyperpod_kit.job.goodput import memory_captures
@@ -22,18 +22,22 @@ from hyperpod_kit.slurm.environment import step_launch_id_with_srun_port
 from hyperpod_kit.slurm.phase import Phase
 
 _LARGEST = 1 << 20
-"""Bytes of an environment that are read."""
+"""Most bytes of an environment that are read."""
 
 _TURNED_BACK = 0.1
-"""Seconds by which a later count of a phase may be smaller than one before, and be of the same process all the same."""
+"""Seconds by which a later count of a phase may be smaller than an earlier one of the same process."""
 
 
 def append_current_rows_of_local_ranks(runs: Sequence[RunLog], state: str, now: float) -> None:
-    """Give each attempt that is at work the row of this moment, where its rank 0 is at hand. `state`: the directory of
-    the records, `now`: Unix seconds."""
+    """Append the row of this moment to each running attempt whose rank 0 is on this node.
+
+    `state`: the directory of the records; `now`: Unix seconds.
+    """
     for run in runs:
-        attempt = run.attempts[-1] if run.attempts else None
-        if attempt is None or attempt.kind or not attempt.rows or now - attempt.rows[-1].t > SILENT:
+        if not run.attempts:
+            continue
+        attempt = run.attempts[-1]
+        if attempt.kind or not attempt.rows or now - attempt.rows[-1].t > SILENT:
             continue
         row = _row_of(attempt.name, state, attempt.rows[-1], now)
         if row is not None:
@@ -41,15 +45,11 @@ def append_current_rows_of_local_ranks(runs: Sequence[RunLog], state: str, now: 
 
 
 def _row_of(attempt: str, state: str, last: TimeRow, now: float) -> Optional[TimeRow]:
-    """None where rank 0 is not at hand, keeps no clock, or is of another launch than the last row."""
+    """Return the row of this moment; None where rank 0 is not on this node, keeps no clock, or is of another launch."""
     if last.over:
         return None
     for env in _environments(attempt):
-        if (
-            env.get("SLURM_PROCID") != "0"
-            or step_launch_id_with_srun_port(env) != last.launch
-            or not _is_same(env.get(HPK_STATE), state)
-        ):
+        if not _is_rank_0_of_launch(env, last.launch, state):
             continue
         with contextlib.suppress(OSError, ValueError), progress.open_progress(env.get(HPK_PROGRESS, "")) as reported:
             if reported.read_phase_clock() is None:
@@ -61,8 +61,17 @@ def _row_of(attempt: str, state: str, last: TimeRow, now: float) -> Optional[Tim
     return None
 
 
+def _is_rank_0_of_launch(env: Mapping[str, str], launch: str, state: str) -> bool:
+    """Return whether an environment is of rank 0 of this launch, with this directory of records."""
+    if env.get("SLURM_PROCID") != "0":
+        return False
+    if step_launch_id_with_srun_port(env) != launch:
+        return False
+    return _is_same(env.get(HPK_STATE), state)
+
+
 def _environments(attempt: str) -> Iterator[Dict[str, str]]:
-    """Of this user's processes of the attempt."""
+    """Yield the environments of this user's processes of the attempt. Raises OSError."""
     attempt_variable = f"{HPK_ATTEMPT}={attempt}".encode()
     for name in os.listdir("/proc"):
         if not name.isdigit():
@@ -81,6 +90,7 @@ def _environments(attempt: str) -> Iterator[Dict[str, str]]:
 
 
 def _is_same(path: Optional[str], other_path: str) -> bool:
+    """Return whether both paths lead to the same file; False where one cannot be read."""
     if not path:
         return False
     try:
@@ -90,9 +100,10 @@ def _is_same(path: Optional[str], other_path: str) -> bool:
 
 
 def _goes_on(last: TimeRow, row: TimeRow) -> bool:
-    """Whether it counts on where the last row stopped: torchrun may have started its workers anew meanwhile."""
+    """Return whether a row continues the counts of the last one: torchrun may have restarted its workers meanwhile."""
     counted = [name for name in last.seconds if name not in (OPEN_STEP, Phase.STEP.value)]
     steps = [each.seconds[Phase.STEP.value] + each.seconds[OPEN_STEP] for each in (last, row)]
-    return steps[1] >= steps[0] - _TURNED_BACK and all(
-        row.seconds[name] >= last.seconds[name] - _TURNED_BACK for name in counted
-    )
+    is_step_time_continued = steps[1] >= steps[0] - _TURNED_BACK
+    if not is_step_time_continued:
+        return False
+    return all(row.seconds[name] >= last.seconds[name] - _TURNED_BACK for name in counted)

@@ -1,4 +1,4 @@
-"""The raw logs of the jobs on a checkpoint root, read for job_time.py.
+"""Reads the raw logs of the jobs on a checkpoint root for job_time.py.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -15,17 +15,17 @@ from hyperpod_kit.job.records import ledger, ledger_row, state_place
 
 
 def runs(root: str) -> List[RunLog]:
-    """Every run on the root. Raises OSError; of a root in S3 JobError, CheckpointError."""
+    """Return every run on the root. Raises OSError; for a root in S3 JobError, CheckpointError."""
     return runs_in(state_place.state_directory_of_root(root))
 
 
 def runs_in(state: str) -> List[RunLog]:
-    """The same, of a directory of records. Raises OSError."""
+    """Return every run that a directory of records has. Raises OSError."""
     return runs_of(state, ledger.read(os.path.join(state, "attempts.jsonl")))
 
 
 def runs_of(state: str, ledger_rows: Sequence[ledger.Row]) -> List[RunLog]:
-    """The same, where the ledger has been read. Raises OSError."""
+    """Return every run of a directory of records whose ledger has been read. Raises OSError."""
     rows = [row for row in ledger_rows if not ledger_row.problem(row)]
     times: Dict[str, Sequence[TimeRow]] = {}
     run_rows: Dict[RunKey, RunRow] = {}
@@ -42,5 +42,5 @@ def runs_of(state: str, ledger_rows: Sequence[ledger.Row]) -> List[RunLog]:
 
 
 def of_job(root: str, job: str, now: float, standing: Optional[JobStanding] = None) -> JobTime:
-    """Raises as `runs` does."""
+    """Return the time of one job on the root. Raises OSError; for a root in S3 JobError, CheckpointError."""
     return job_time.account(runs(root), job, now, standing)

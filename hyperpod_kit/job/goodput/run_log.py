@@ -1,6 +1,6 @@
-"""The row that `job run` writes of each run of its batch script: when Slurm queued and started it, and what it holds.
+"""Writes the row that `job run` keeps of each run of its batch script: when Slurm queued and started it, what it holds.
 
-Best effort: no job fails for it.
+Best effort: no job fails when the row cannot be written.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -34,7 +34,7 @@ def append_run_row(
     env: Mapping[str, str],
     now: Callable[[], float] = time.time,
 ) -> None:
-    """Write it once."""
+    """Append the row of this run; nothing is raised where Slurm does not reply or the row cannot be written."""
     record: Mapping[str, str] = {}
     queued = 0.0
     with contextlib.suppress(HyperpodKitError):
@@ -59,14 +59,22 @@ def append_run_row(
 
 
 def gpus_of(record: Mapping[str, str], env: Mapping[str, str], nodes: int) -> Optional[int]:
-    """Of the job's record, where Slurm counts them; else what it gave to the job on this node stands for each node, and
-    where it gives none, those that the node has."""
+    """Return the GPUs of a job, None where they are not known.
+
+    They are those in the job's record, where Slurm counts them; otherwise the GPUs of this node times the nodes: those
+    that Slurm gave to the job on it or, where Slurm does not give GPUs, those that the node has.
+    """
     match = _GPUS.search(record.get("AllocTRES", ""))
     if match:
         return int(match.group(1))
-    given = env.get("SLURM_GPUS_ON_NODE", "")
-    here = int(given) if given.isdigit() else len(glob.glob(_DEVICE))
-    return here * nodes if here or record else None
+    allocated = env.get("SLURM_GPUS_ON_NODE", "")
+    if allocated.isdigit():
+        gpus_on_node = int(allocated)
+    else:
+        gpus_on_node = len(glob.glob(_DEVICE))
+    if not gpus_on_node and not record:
+        return None
+    return gpus_on_node * nodes
 
 
 def _owner(record: Mapping[str, str], env: Mapping[str, str]) -> str:

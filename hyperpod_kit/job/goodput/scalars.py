@@ -1,7 +1,7 @@
-"""A job's time as scalars for TensorBoard: how goodput, the shares of the causes and the time of a step came about.
+"""Writes a job's time as scalars for TensorBoard: the course of goodput, the shares of the causes and the step time.
 
-Each point is of the time from the job's submission to that moment, judged as it is known now. Its step is the furthest
-that training had come by then, so the curves lie over those that a training script writes itself.
+Each point covers the time from the job's submission to that moment, by what is known now. Its step is the highest that
+training had reached by then, so the curves match those that a training script writes itself.
 Standard library only, Python 3.8: this file is part of the bundle.
 """
 
@@ -28,19 +28,23 @@ GOODPUT, STEP_TIME, SHARE = "goodput", "seconds a step", "time"
 """Tags; the share of a cause is `time/lasted`."""
 
 POINTS = 500
-"""At most: as many as a picture has room for."""
+"""Number of points: as many as a picture has room for."""
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]")
 _PREFIX, _SUFFIX = "events.out.tfevents.", ".hyperpod-kit"
 
 
 def points(time: JobTime) -> List[ScalarPoint]:
-    """In their order; none for a job that has had no time."""
+    """Return the points in order of time; none for a job that has had no time."""
     if not time.pieces:
         return []
     begin, end = time.pieces[0].start, time.pieces[-1].end
     moments = [begin + (end - begin) * number / POINTS for number in range(1, POINTS + 1)]
-    rows = sorted((row for run in time.runs for attempt in run.attempts for row in attempt.rows), key=lambda row: row.t)
+    rows: List[TimeRow] = []
+    for run in time.runs:
+        for attempt in run.attempts:
+            rows += attempt.rows
+    rows.sort(key=lambda row: row.t)
     progress = _progress(rows, moments)
     return [
         ScalarPoint(moment, *_values(next(progress), table))
@@ -49,7 +53,7 @@ def points(time: JobTime) -> List[ScalarPoint]:
 
 
 def _tables_up_to_each_moment(pieces: Sequence[TimePiece], moments: Sequence[float]) -> Iterator[TimeTable]:
-    """What the time up to each moment went into; every piece is counted once."""
+    """Yield the table of the time up to each moment; the pieces are passed through only once."""
     seconds: Dict[TimeCause, float] = {}
     gpu_seconds: Dict[TimeCause, float] = {}
     number, counted = 0, pieces[0].start
@@ -67,16 +71,18 @@ def _tables_up_to_each_moment(pieces: Sequence[TimePiece], moments: Sequence[flo
 
 
 class _Progress:
-    """How far training had come at a moment, and how long a step took then; 0 for what is not known."""
+    """The highest step of training at a moment, and the seconds of a step then; 0 where they are not known."""
 
     def __init__(self) -> None:
         self.furthest = 0
         self.step_seconds = 0.0
 
     def take(self, row: TimeRow) -> None:
-        """What this row says."""
+        """Take over the progress in a row."""
         self.furthest = max(self.furthest, row.step or 0)
-        self.step_seconds = usual_step(row) or self.step_seconds
+        usual = usual_step(row)
+        if usual:
+            self.step_seconds = usual
 
 
 def _progress(rows: Sequence[TimeRow], moments: Sequence[float]) -> Iterator[_Progress]:
@@ -89,7 +95,7 @@ def _progress(rows: Sequence[TimeRow], moments: Sequence[float]) -> Iterator[_Pr
 
 
 def _values(progress: _Progress, table: TimeTable) -> Tuple[int, Dict[str, float]]:
-    """The step of a point, and its value of each tag."""
+    """Return the step of a point, and its value of each tag."""
     values = {f"{SHARE}/{cause.value}": table.seconds.get(cause, 0.0) / table.total_seconds for cause in TimeCause}
     if table.goodput is not None:
         values[GOODPUT] = table.goodput
@@ -99,15 +105,20 @@ def _values(progress: _Progress, table: TimeTable) -> Tuple[int, Dict[str, float
 
 
 def replace_event_file_of_job(directory: str, job_time: JobTime, now: float) -> str:
-    """One file, in a directory of the job's name, which TensorBoard shows as a run; its path. What an earlier call
-    wrote there goes: TensorBoard takes the new file in its place while it looks. Raises OSError."""
+    """Write one file to a directory named after the job, which TensorBoard shows as a run, and return its path.
+
+    Files of earlier calls are removed there: a running TensorBoard takes up the new one instead. Raises OSError.
+    """
     folder = os.path.join(directory, _NOT_IN_NAMES.sub("_", job_time.job) or "_")
     by_descriptor.make_parents(os.path.join(folder, "_"))
     earlier = [name for name in os.listdir(folder) if name.startswith(_PREFIX) and name.endswith(_SUFFIX)]
     name = f"{_PREFIX}{now:017.6f}.{socket.gethostname()}.{os.getpid()}{_SUFFIX}"
     path = os.path.join(folder, name)
     scalars = points(job_time)
-    atomic_file.write_atomically(path, event_file.encoded(scalars, scalars[0].time if scalars else now))
+    first_record_time = now
+    if scalars:
+        first_record_time = scalars[0].time
+    atomic_file.write_atomically(path, event_file.encoded(scalars, first_record_time))
     for event_file_name in earlier:
         with contextlib.suppress(FileNotFoundError):
             by_descriptor.unlink(os.path.join(folder, event_file_name))

@@ -1,4 +1,4 @@
-"""What Slurm has a job as, for who looks at its time.
+"""Queries Slurm for the state of a job, for reports of its time.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -15,7 +15,10 @@ from hyperpod_kit.slurm.job_id import JobId
 
 
 def query_job_standing_or_none(runner: Runner, job: str) -> Optional[JobStanding]:
-    """None where Slurm does not answer, or does not know the job any more: then only its own logs say."""
+    """Return what Slurm reports of a job; None where it does not reply or no longer knows the job.
+
+    The job's own logs are then the only source.
+    """
     try:
         record = control.query_job_record_with_times(runner, JobId.parse(job))
     except HyperpodKitError:

@@ -1,6 +1,6 @@
-"""The thread of rank 0's wrapper that keeps the rows of time_rows.py.
+"""The thread of rank 0's wrapper that appends the rows of time_rows.py.
 
-It appends on its own, so that a file system that hangs keeps no rank waiting; what could not be written then is in the
+It is a thread of its own, so that no rank waits for a file system that hangs; what could not be written then is in the
 next row, since every row counts from the beginning of the process.
 
 Standard library only, Python 3.8: this file is part of the bundle.
@@ -22,45 +22,50 @@ from hyperpod_kit.slurm.progress import RankState
 from hyperpod_kit.untrusted import by_descriptor
 
 CHECK_INTERVAL = 0.5
-"""Seconds between two looks at the rank."""
+"""Seconds between two reads of the rank's progress."""
 
 EVERY, EARLY, PART = 60.0, 1.0, 0.01
-"""Seconds between two rows at most, at least, and as a part of the process's life: a young one is shown exactly."""
+"""Seconds between two rows: at most, at least, and as a part of the process's age; a young one has exact rows."""
 
 _END = 2.0
 """Seconds that the end of a rank waits for its last row."""
 
 _STAGES = {Phase.SAVE: Phase.STEP, Phase.EVALUATION: Phase.STEP}
-"""Phases that come and go between steps are no reason for a row."""
+"""Phases that alternate with steps, and the phase that they count as: their beginning is no reason for a row."""
 
 
 def append(path: str, line: bytes) -> None:
-    """Add a row and put it on disk; a line before it that is torn is closed. Raises OSError."""
+    """Append a row and flush it to disk; a torn line before it is ended first. Raises OSError."""
     path = by_descriptor.resolve_parent(path)
     by_descriptor.make_parents(path)
     descriptor = by_descriptor.open_own_or_root_file(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o640)
     try:
         size = os.fstat(descriptor).st_size
         torn = bool(size) and os.pread(descriptor, 1, size - 1) != b"\n"
-        os.write(descriptor, b"\n" + line if torn else line)
+        if torn:
+            line = b"\n" + line
+        os.write(descriptor, line)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
 class RankMemory(Protocol):
-    """What a rank has written of itself: RankProgress."""
+    """The progress that a rank has written to memory, as RankProgress reads it."""
 
     def read_phase_clock(self) -> Optional[ClockReading]:
-        """How it has spent its time; None when it has not said it."""
+        """Return the reading of its phase clock; None where it has written none."""
 
     def state(self) -> RankState:
-        """Its step and its phase."""
+        """Return its step and its phase."""
 
 
 class RankTime:
-    """From what rank 0 has written of itself to rows. A program that keeps no clock, such as a shell script that writes
-    its step, is looked at now and then instead. Pure, but for its clocks."""
+    """Makes rows from the progress that rank 0 has written.
+
+    For a program without a phase clock, such as a shell script that writes its step, the state is sampled at each call
+    instead. Pure, but for its clocks.
+    """
 
     def __init__(
         self,
@@ -80,12 +85,12 @@ class RankTime:
         self._last = process_started_at
 
     def row(self, progress: RankMemory, over: bool = False) -> TimeRow:
-        """As it is now."""
+        """Return the row of this moment. `over`: whether the rank has ended."""
         reading = progress.read_phase_clock()
         if reading is None:
             return self._row_from_sampled_state(progress, over)
         if self._process not in (None, reading.process):
-            # torchrun has started its workers anew.
+            # torchrun has restarted its workers.
             self._start += self._last - self._process_started_at
             self._process_started_at = self._last
         self._process = reading.process
@@ -104,14 +109,16 @@ class RankTime:
         return self._row(reading, silent, state.phase is not Phase.START, over)
 
     def _row(self, reading: ClockReading, imported: float, reports: bool, over: bool) -> TimeRow:
-        # A clock of the wall that is set meanwhile moves nothing.
+        # By the monotonic clock: setting the wall clock meanwhile changes nothing.
         at = self._clock()
         now = self._process_started_at + at - self._start
         seconds: Dict[str, float] = {phase.value: reading.seconds[phase] for phase in COUNTED}
         seconds[time_rows.IMPORT] = imported
         seconds[time_rows.DATA] = reading.data
         seconds[time_rows.OPEN_STEP] = reading.open_step
-        current = time_rows.OPEN_STEP if reading.phase is Phase.STEP else reading.phase.value
+        current = reading.phase.value
+        if reading.phase is Phase.STEP:
+            current = time_rows.OPEN_STEP
         if not reports:
             current = time_rows.IMPORT
         seconds[current] += max(0.0, at - reading.counted)
@@ -134,18 +141,18 @@ class RankTime:
 
 
 class RowSchedule:
-    """When a row is due. Pure: seconds since the process began are given to it."""
+    """Decides when a row is due. Pure: its methods take the `age`, seconds since the process began."""
 
     def __init__(self) -> None:
         self.due = 0.0
         self._stage: Optional[Phase] = None
 
     def is_due(self, age: float, row: TimeRow) -> bool:
-        """Whether this one is to be written."""
+        """Return whether this row is to be written."""
         return row.over or age >= self.due or self._stage_of(row) is not self._stage
 
     def schedule_after_written_row(self, age: float, row: TimeRow) -> None:
-        """It was."""
+        """Set the time of the next row, after this one was written."""
         self._stage = self._stage_of(row)
         self.due = age + min(EVERY, max(EARLY, age * PART))
 
@@ -155,8 +162,11 @@ class RowSchedule:
 
 
 class TimeLog:
-    """Appends rows from its making on until `stop`. `rank`: only 0 has anything to write. `captured`: asks for the
-    newest capture in memory at a moment in Unix seconds, for each row that is written."""
+    """Appends rows from its creation until `stop`.
+
+    `rank`: only rank 0 writes rows; `captured`: returns the newest capture in memory at a moment in Unix seconds; it is
+    called for each row that is written.
+    """
 
     def __init__(
         self,
@@ -182,7 +192,7 @@ class TimeLog:
             self._thread.start()
 
     def stop(self) -> None:
-        """The rank has ended: the last row."""
+        """Write the last row, as the rank has ended, and wait for it, _END seconds at most."""
         self._over.set()
         if self._path:
             self._thread.join(_END)

@@ -1,4 +1,4 @@
-"""What rank 0's wrapper and `job run` write of a job's time: rows of `<state>/time/<attempt>.jsonl` and `<run>.jsonl`.
+"""Rows that rank 0's wrapper and `job run` write of a job's time: `<state>/time/<attempt>.jsonl` and `<run>.jsonl`.
 
     attempt   a row at each phase of rank 0 and at least once a minute: seconds of every phase since its process began
     run       one row a run of the batch script: when it was queued and started, and what it holds
@@ -26,20 +26,22 @@ FORMAT, RUN_FORMAT = "hpk-time/1", "hpk-time-run/1"
 FOLDER = "time"
 
 IMPORT, OPEN_STEP, DATA = "import", "open-step", "data"
-"""Seconds that are of no phase: before the rank's first word; of the step under way; waited for samples."""
+"""Seconds that belong to no phase: before the rank's first report; of the open step; waited for samples."""
 
 _KINDS = (IMPORT, OPEN_STEP, DATA, *(phase.value for phase in COUNTED))
 _NAME = re.compile(r"[A-Za-z0-9_+.-]{1,200}")
 LARGEST = 256 << 20
-"""Bytes of a file of rows."""
+"""Most bytes of a file of rows."""
 
 _MOST = 1 << 62
 _LATEST = 1e11
 
 
 class MemoryCapture(NamedTuple):
-    """A capture in the memory of rank 0's node. `at`: when it was sealed, Unix seconds, None where nobody knows;
-    `on_storage`: whether storage has it, too."""
+    """A capture in the memory of rank 0's node.
+
+    `at`: when it was sealed, Unix seconds, None where that is not known; `on_storage`: whether storage has it, too.
+    """
 
     step: int
     at: Optional[float]
@@ -47,12 +49,13 @@ class MemoryCapture(NamedTuple):
 
 
 class TimeRow(NamedTuple):
-    """Of the launch `launch` of rank 0 on `node`, whose process began at `began`, as it was at `t`, Unix seconds.
+    """The progress of rank 0 at `t` in the launch `launch` on `node`; its process began at `began`; in Unix seconds.
 
-    `phase`, `since`: what it does, and from when; `begins`: its first step; `step`: the last one completed. `first`:
-    how many steps its first report was of, and their seconds; `slowest`: of a step after them. `seconds`: by phase,
-    with IMPORT, OPEN_STEP and DATA; they add up to `t` less `began`. `reports`: whether the program says what it does.
-    `over`: it has ended. `captured`: the newest capture in memory, None where it is not known.
+    `phase`, `since`: its phase, and when that began; `begins`: its first step; `step`: the last one completed. `first`:
+    how many steps its first report was of, and their seconds; `slowest`: seconds of the slowest step after them.
+    `seconds`: by phase, with IMPORT, OPEN_STEP and DATA; they add up to `t` less `began`. `reports`: whether the
+    program reports its phases. `over`: whether it has ended. `captured`: the newest capture in memory, None where it is
+    not known.
     """
 
     launch: str
@@ -72,8 +75,11 @@ class TimeRow(NamedTuple):
 
 
 class RunRow(NamedTuple):
-    """A run of the batch script. `queued`: when it came into the queue, by a requeue too, `started`: when it got its
-    nodes, 0 where Slurm did not say; `gpus`: of all its nodes, None where nobody knows."""
+    """A run of the batch script.
+
+    `queued`: when it came into the queue, by a requeue too; `started`: when it got its nodes; 0 where Slurm did not
+    report it. `gpus`: of all its nodes, None where the number is not known.
+    """
 
     job: str
     restart: int
@@ -88,19 +94,21 @@ class RunRow(NamedTuple):
 
 
 def path(state: str, name: str) -> str:
-    """The file of an attempt, or of a run. Raises ValueError for what is no such name."""
+    """Return the path of the file of an attempt or of a run. Raises ValueError for a name that neither can have."""
     if not _NAME.fullmatch(name) or name in (".", ".."):
         raise ValueError(f"{name!r} is no attempt")
     return os.path.join(state, FOLDER, f"{name}.jsonl")
 
 
 def run_name(job: str, life: str, restart: int) -> str:
-    """The file's name of a run of the batch script; no attempt has such a name."""
-    return f"{job}{'-' if life else ''}{life}.{restart}.run"
+    """Return the name of the file of a run of the batch script, which no attempt can have."""
+    if life:
+        return f"{job}-{life}.{restart}.run"
+    return f"{job}.{restart}.run"
 
 
 def encoded(row: TimeRow) -> bytes:
-    """One line."""
+    """Return the row of an attempt as a line of JSON."""
     value: Dict[str, Any] = {"format": FORMAT, **row._asdict(), "phase": row.phase.value, "first": list(row.first)}
     value["seconds"] = {name: round(seconds, 3) for name, seconds in row.seconds.items() if seconds}
     for name in ("began", "t", "since", "slowest"):
@@ -112,13 +120,16 @@ def encoded(row: TimeRow) -> bytes:
 
 
 def encoded_run(row: RunRow) -> bytes:
-    """One line."""
+    """Return the row of a run as a line of JSON."""
     value = {"format": RUN_FORMAT, **row._asdict(), "nodes": list(row.nodes)}
     return (json.dumps(value, separators=(",", ":")) + "\n").encode()
 
 
 def decoded(line: bytes) -> Optional[TimeRow]:
-    """A row of an attempt; None for what is none: whoever may write to the root may have written such a line."""
+    """Return the row of an attempt, None for a line that has none.
+
+    Such a line may come from anyone who can write to the root.
+    """
     try:
         return _time_row(_parse_object_of_format(line, FORMAT))
     except (KeyError, TypeError, ValueError):
@@ -126,7 +137,7 @@ def decoded(line: bytes) -> Optional[TimeRow]:
 
 
 def decoded_run(line: bytes) -> Optional[RunRow]:
-    """A row of a run; None for what is none."""
+    """Return the row of a run, None for a line that has none."""
     try:
         return _run_row(_parse_object_of_format(line, RUN_FORMAT))
     except (KeyError, TypeError, ValueError):
@@ -141,18 +152,21 @@ def _parse_object_of_format(line: bytes, expected_format: str) -> Mapping[str, A
 
 
 def read(state: str, name: str) -> List[TimeRow]:
-    """The rows of an attempt, as they were written; none where there is no file. Raises OSError."""
+    """Return the rows of an attempt in the order of the file; none where there is no file. Raises OSError."""
     return [row for row in map(decoded, _lines(state, name)) if row is not None]
 
 
 def read_run(state: str, name: str) -> Optional[RunRow]:
-    """The row of a run, None where there is none. Raises OSError."""
-    rows = (decoded_run(line) for line in _lines(state, name))
-    return next((row for row in rows if row is not None), None)
+    """Return the row of a run, the first one in its file; None where there is none. Raises OSError."""
+    for line in _lines(state, name):
+        row = decoded_run(line)
+        if row is not None:
+            return row
+    return None
 
 
 def _lines(state: str, name: str) -> Iterator[bytes]:
-    """One at a time: of a file of nothing but ends of lines a list would take eight times its size."""
+    """Yield the lines one by one, as a list of a file of nothing but line ends would take eight times its size."""
     try:
         data = files.read_small_regular_file(path(state, name), LARGEST)
     except (FileNotFoundError, Untrusted, ValueError):
@@ -192,7 +206,10 @@ def _captured(value: Any) -> Optional[MemoryCapture]:
     step, at = _require_count_or_none(value["step"]), value["at"]
     if step is None:
         raise ValueError("no step")
-    return MemoryCapture(step, None if at is None else _require_amount(at), bool(value["on_storage"]))
+    sealed_at: Optional[float] = None
+    if at is not None:
+        sealed_at = _require_amount(at)
+    return MemoryCapture(step, sealed_at, bool(value["on_storage"]))
 
 
 def _run_row(value: Mapping[str, Any]) -> RunRow:
@@ -204,7 +221,9 @@ def _run_row(value: Mapping[str, Any]) -> RunRow:
         _require_amount(value["started"]),
         _require_count_or_none(value["gpus"]),
         tuple(_require_text(name) for name in value["nodes"]),
-        *(_require_text(value.get(name, "")) for name in ("user", "partition", "cluster")),
+        _require_text(value.get("user", "")),
+        _require_text(value.get("partition", "")),
+        _require_text(value.get("cluster", "")),
     )
 
 

@@ -1,7 +1,7 @@
-"""What a job's time went into, as a table whose rows add up. Pure.
+"""The time of a job as a table by cause, whose rows add up. Pure.
 
 Goodput is the part of the GPU time that jobs hold in which steps were done that lasted: GPU-seconds of steps that no
-later start did again, to GPU-seconds from getting the nodes to giving them back. There is no other definition here.
+later start did again, divided by GPU-seconds from getting the nodes to giving them back. No other definition is used.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -17,8 +17,11 @@ from hyperpod_kit.job.goodput.pieces import TimePiece
 
 @dataclass(frozen=True)
 class TimeTable:
-    """seconds, gpu_seconds: by cause, all of them; parts: seconds of a start-up by part; spells: how many stretches of
-    time each cause had."""
+    """The time of one or many jobs by cause.
+
+    `seconds`, `gpu_seconds`: by cause, all of the time; `parts`: seconds of start-ups by part; `spells`: how many
+    stretches of time each cause had.
+    """
 
     seconds: Dict[TimeCause, float] = field(default_factory=dict)
     gpu_seconds: Dict[TimeCause, float] = field(default_factory=dict)
@@ -27,37 +30,40 @@ class TimeTable:
 
     @property
     def total_seconds(self) -> float:
-        """Seconds in all."""
+        """The seconds of all causes."""
         return sum(self.seconds.values())
 
     @property
     def total_gpu_seconds(self) -> float:
-        """GPU-seconds in all."""
+        """The GPU-seconds of all causes."""
         return sum(self.gpu_seconds.values())
 
     @property
     def goodput(self) -> Optional[float]:
-        """See above; at least, where some of the time is unknown; None where no step is known to have lasted, and some
-        of the time is unknown."""
-        unattributed_gpu_seconds, lasted = (
-            self.gpu_seconds.get(cause, 0.0) for cause in (TimeCause.UNATTRIBUTED, TimeCause.LASTED)
-        )
+        """The goodput, as the module defines it; a lower bound where the cause of some time is unknown.
+
+        None where there is no GPU time, or where no step is known to have lasted and the cause of some time is unknown.
+        """
+        unattributed_gpu_seconds = self.gpu_seconds.get(TimeCause.UNATTRIBUTED, 0.0)
+        lasted = self.gpu_seconds.get(TimeCause.LASTED, 0.0)
         if self.total_gpu_seconds <= 0 or (unattributed_gpu_seconds > 0 and not lasted):
             return None
         return goodput_of(lasted, self.total_gpu_seconds)
 
     @property
     def unknown_gpu_share(self) -> float:
-        """The part of the GPU time of which nobody knows what it went into."""
-        return (
-            self.gpu_seconds.get(TimeCause.UNATTRIBUTED, 0.0) / self.total_gpu_seconds
-            if self.total_gpu_seconds > 0
-            else 0.0
-        )
+        """The part of the GPU time whose cause is unknown."""
+        if self.total_gpu_seconds <= 0:
+            return 0.0
+        return self.gpu_seconds.get(TimeCause.UNATTRIBUTED, 0.0) / self.total_gpu_seconds
 
     def to_dict(self) -> Dict[str, Any]:
+        """Return the table as --json shows it."""
+        goodput = self.goodput
+        if goodput is not None:
+            goodput = round(goodput, 4)
         return {
-            "goodput": round(self.goodput, 4) if self.goodput is not None else None,
+            "goodput": goodput,
             "unknown": round(self.unknown_gpu_share, 4),
             "seconds": {cause.value: round(self.seconds.get(cause, 0.0), 1) for cause in TimeCause},
             "gpu_seconds": {cause.value: round(self.gpu_seconds.get(cause, 0.0), 1) for cause in TimeCause},
@@ -66,12 +72,12 @@ class TimeTable:
 
 
 def goodput_of(lasted: float, held_gpu_seconds: float) -> float:
-    """See above."""
+    """Return the goodput, as the module defines it, between 0 and 1."""
     return min(1.0, max(0.0, lasted / held_gpu_seconds))
 
 
 def table_of(pieces: Iterable[TimePiece]) -> TimeTable:
-    """Of pieces in their order, of one job or of many."""
+    """Return the table of pieces in their order, of one job or of many."""
     seconds: Dict[TimeCause, float] = {}
     gpu_seconds: Dict[TimeCause, float] = {}
     parts: Dict[str, float] = {}
@@ -90,7 +96,7 @@ def table_of(pieces: Iterable[TimePiece]) -> TimeTable:
 
 
 def percents(amounts: Sequence[float], places: int = 1) -> List[float]:
-    """Of their sum, rounded so that they still add up to 100: the largest remainders are rounded up."""
+    """Return the percentages of the sum, rounded so that they add up to 100: the largest remainders are rounded up."""
     total = sum(amounts)
     if total <= 0:
         return [0.0 for _ in amounts]

@@ -1,5 +1,7 @@
-"""Root adds up the time of everybody's jobs. What a user's files say is read as that user, a root at a time, in a child
-with a deadline and a limit of memory: a root that hangs, or is made to be dear, costs its own line.
+"""Adds up the time of all users' jobs, for root of the machine.
+
+The files of a user are read as that user, a root of jobs at a time, in a child process with a deadline and a limit of
+memory: one that hangs, or is made to be costly to read, is reported as not counted, and all others are counted.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -23,24 +25,29 @@ from hyperpod_kit.untrusted import owner
 from hyperpod_kit.untrusted.owner import OwnerLimits
 
 PATIENCE = OwnerLimits(longest=600.0)
-"""For one root."""
+"""Limits of the child process for one root."""
 MEMORY = 4 << 30
-"""Bytes that the records of one root may take while they are added up."""
+"""Most bytes of memory of the child process that adds up one root."""
 MOST_ROOTS = 1000
-"""Of one user, the newest."""
+"""Most roots of one user that are counted, the newest ones."""
 
 RootAccounting = Callable[[str], Dict[str, GroupTime]]
-"""What the time of the jobs on a root went into. Raises HyperpodKitError, OSError."""
+"""A function that returns the time of the jobs on a root by group. Raises HyperpodKitError, OSError."""
 
 
 def tables(named: Sequence[str], account_root: RootAccounting, problems: List[str]) -> Dict[str, GroupTime]:
-    """Of all roots that are named, or that users have noted. `problems`: gets a sentence for what is not counted.
+    """Return the groups of all named roots, or of those in the users' indexes of jobs where none is named.
 
-    Raises Absent for a root that is named and not there, Unreachable where nothing can be counted.
+    A sentence is added to `problems` for each root or index that is not counted. Raises Absent for a named root that
+    does not exist, Unreachable where nothing can be counted.
     """
+    if named:
+        uids_and_roots = _named(named)
+    else:
+        uids_and_roots = _noted(problems)
     groups_of_roots: List[Dict[str, GroupTime]] = []
     counted: Set[str] = set()
-    for uid, root in _named(named) if named else _noted(problems):
+    for uid, root in uids_and_roots:
         try:
             identity, rows = owner.run_as_user_in_child(
                 partial(_account_root_in_child, root, account_root), uid, root, PATIENCE
@@ -50,30 +57,36 @@ def tables(named: Sequence[str], account_root: RootAccounting, problems: List[st
                 raise
             problems.append(f"{root} is not counted: {err}")
             continue
-        # By another name it is the same one.
+        # A root may be listed by several names.
         if identity not in counted:
             counted.add(identity)
             groups_of_roots.append({name: _decoded(row) for name, row in rows.items()})
     if not groups_of_roots:
-        nothing = [] if named else [f"no job is noted in {job_index.index_file_path()}"]
-        raise Unreachable("; ".join([*nothing, *problems]), hint="hyperpod-kit job goodput --root DIR, for each root")
+        reasons = list(problems)
+        if not named:
+            reasons.insert(0, f"no job is noted in {job_index.index_file_path()}")
+        raise Unreachable("; ".join(reasons), hint="hyperpod-kit job goodput --root DIR, for each root")
     return groups.together(groups_of_roots)
 
 
 def _named(roots: Sequence[str]) -> Iterator[Tuple[int, str]]:
+    """Yield each named root with the user to read it as; 0 for a root in S3."""
     for root in roots:
-        yield (owner.uid_to_act_as_if_root(root) if is_path(root) else 0) or 0, root
+        uid = 0
+        if is_path(root):
+            uid = owner.uid_to_act_as_if_root(root) or 0
+        yield uid, root
 
 
 def _noted(problems: List[str]) -> Iterator[Tuple[int, str]]:
-    """(whose note, root) of this user's jobs and of every user's."""
+    """Yield (user, root) for each root in the indexes of jobs of this user and of every user."""
     files = [(os.getuid(), job_index.index_file_path())]
     files += [(user.pw_uid, job_index.index_file_path({"HOME": user.pw_dir})) for user in pwd.getpwall()]
     for uid, file in dict.fromkeys(files):
         try:
             roots = owner.run_as_user_in_child(partial(_roots_in, file), uid, file, PATIENCE)
         except (NotADirectoryError, PermissionError):
-            continue  # the home of a user of the system's, which has none
+            continue  # the user has no home directory, as users of the system
         except (HyperpodKitError, OSError) as err:
             problems.append(f"the jobs that are noted in {file} are not counted: {err}")
             continue
@@ -83,12 +96,13 @@ def _noted(problems: List[str]) -> Iterator[Tuple[int, str]]:
 
 
 def _roots_in(file: str) -> List[str]:
-    """The newest first."""
+    """Return the roots in an index of jobs, the newest first."""
     _limit_own_data_memory()
     return list(dict.fromkeys(str(row["root"]) for row in reversed(ledger.read(file)) if row.get("root")))
 
 
 def _account_root_in_child(root: str, account_root: RootAccounting) -> List[Any]:
+    """Return the identity of a root and its rows by group, which `owner` passes on as JSON."""
     _limit_own_data_memory()
     state_place.require_root(root)
     absolute_root = state_place.absolute(root)
@@ -100,9 +114,11 @@ def _account_root_in_child(root: str, account_root: RootAccounting) -> List[Any]
 
 
 def _limit_own_data_memory() -> None:
-    """Where more is asked for, this child gets a MemoryError, which is its answer."""
+    """Limit the memory of this child process; it fails with MemoryError where it allocates more."""
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
-    limit = MEMORY if most == resource.RLIM_INFINITY else min(MEMORY, most)
+    limit = MEMORY
+    if most != resource.RLIM_INFINITY:
+        limit = min(MEMORY, most)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
@@ -117,7 +133,10 @@ def _encoded(group: GroupTime) -> Dict[str, Any]:
 
 
 def _decoded(row: Mapping[str, Any]) -> GroupTime:
-    seconds, gpu_seconds = (
-        {TimeCause(cause): float(value) for cause, value in row[name].items()} for name in ("seconds", "gpu_seconds")
-    )
+    seconds = _decoded_seconds(row["seconds"])
+    gpu_seconds = _decoded_seconds(row["gpu_seconds"])
     return GroupTime(TimeTable(seconds, gpu_seconds, dict(row["parts"])), str(row["unit"]))
+
+
+def _decoded_seconds(seconds: Mapping[str, Any]) -> Dict[TimeCause, float]:
+    return {TimeCause(cause): float(amount) for cause, amount in seconds.items()}

@@ -1,6 +1,6 @@
-"""`job doctor`: what the running Slurm's configuration lacks for jobs that come back, with the line to add.
+"""`job doctor`: finds what the running Slurm's configuration lacks for jobs that come back, with the line to add.
 
-SlurmFacts are gathered by doctor_look.py, judged by pure rules. Sources: man slurm.conf, prolog_epilog.html; what was
+doctor_look.py gathers SlurmFacts; the pure rules here judge them. Sources: man slurm.conf, prolog_epilog.html; what was
 measured with Slurm 22.05 is in docs/auto-resume.md.
 """
 
@@ -17,9 +17,10 @@ from hyperpod_kit.slurm.running_config import HOOKS, hook_timeout_setting_names
 
 @dataclass(frozen=True)
 class DoctorFinding:
-    """severity: `error` (jobs do not come back, or do so for ever), `warning` (later, or with more loss than must be).
+    """One thing that is to be mended.
 
-    line: for slurm.conf, "" when it is something else that is to be done.
+    severity: `error` (jobs do not come back, or do so for ever), `warning` (they come back later, or with more loss
+    than must be). line: the line for slurm.conf, "" when something else is to be done, which `hint` says.
     """
 
     code: str
@@ -29,7 +30,10 @@ class DoctorFinding:
     hint: str = ""
 
     def render(self) -> str:
-        remedy = f"add to slurm.conf: {self.line}" if self.line else self.hint
+        """Return the finding and its remedy, a line each."""
+        remedy = self.hint
+        if self.line:
+            remedy = f"add to slurm.conf: {self.line}"
         return f"{self.severity} {self.code}: {self.message}\n    {remedy}"
 
     def to_dict(self) -> Dict[str, Any]:
@@ -37,7 +41,7 @@ class DoctorFinding:
 
 
 def examine(facts: SlurmFacts) -> List[DoctorFinding]:
-    """All findings, errors first."""
+    """Return all findings, errors first."""
     doctor_findings = [finding for rule in RULES for finding in rule(facts)]
     return sorted(doctor_findings, key=lambda finding: (finding.severity != "error", finding.code))
 
@@ -47,16 +51,19 @@ def _comma_list_in_lower_case(facts: SlurmFacts, key: str) -> List[str]:
 
 
 def _setting_with_word_appended(facts: SlurmFacts, key: str, word: str) -> str:
-    """The comma list of a setting with our word behind the others."""
+    """Return the comma list of a setting with `word` behind the others."""
     return ",".join([*(given for given in facts.config.get(key, "").split(",") if given), word])
 
 
 def _seconds(text: str) -> Optional[int]:
     match = re.match(r"(\d+)", text)
-    return int(match.group(1)) if match else None
+    if match is None:
+        return None
+    return int(match.group(1))
 
 
 def not_printed(facts: SlurmFacts) -> Iterator[DoctorFinding]:
+    """Name the settings that this Slurm prints in no known form: they are not judged."""
     if facts.untold:
         number, names = versions.format_version(facts.version), ", ".join(facts.untold)
         yield DoctorFinding(
@@ -68,6 +75,7 @@ def not_printed(facts: SlurmFacts) -> Iterator[DoctorFinding]:
 
 
 def find_missing_auto_resume_option(facts: SlurmFacts) -> Iterator[DoctorFinding]:
+    """Find a plugin that is not installed or that this Slurm does not load."""
     if facts.plugin_error:
         yield DoctorFinding(
             "S001",
@@ -86,6 +94,7 @@ def find_missing_auto_resume_option(facts: SlurmFacts) -> Iterator[DoctorFinding
 
 
 def no_mount_gate(facts: SlurmFacts) -> Iterator[DoctorFinding]:
+    """Find a missing Prolog of ours, which keeps jobs from nodes without their mounts."""
     if "prolog" in facts.hooks:
         yield DoctorFinding(
             "S002",
@@ -96,6 +105,7 @@ def no_mount_gate(facts: SlurmFacts) -> Iterator[DoctorFinding]:
 
 
 def find_wrong_prolog_flags(facts: SlurmFacts) -> Iterator[DoctorFinding]:
+    """Find PrologFlags without Alloc, and on HyperPod those with Alloc or Contain."""
     flags = _comma_list_in_lower_case(facts, "prologflags")
     early = any(flag in ("alloc", "contain") for flag in flags)
     if facts.hyperpod and early:
@@ -116,6 +126,7 @@ def find_wrong_prolog_flags(facts: SlurmFacts) -> Iterator[DoctorFinding]:
 
 
 def find_missing_epilog_flush(facts: SlurmFacts) -> Iterator[DoctorFinding]:
+    """Find a missing Epilog of ours, which saves what a dead job left in shared memory."""
     if "epilog" in facts.hooks:
         yield DoctorFinding(
             "S004",
@@ -126,6 +137,7 @@ def find_missing_epilog_flush(facts: SlurmFacts) -> Iterator[DoctorFinding]:
 
 
 def find_private_tmpfs_of_jobs(facts: SlurmFacts) -> Iterator[DoctorFinding]:
+    """Find a plugin that may give each job a /dev/shm of its own."""
     for key, name in (("jobcontainertype", "JobContainerType"), ("namespacetype", "NamespaceType")):
         if facts.config.get(key, "").endswith("/tmpfs"):
             yield DoctorFinding(
@@ -138,6 +150,7 @@ def find_private_tmpfs_of_jobs(facts: SlurmFacts) -> Iterator[DoctorFinding]:
 
 
 def hooks_without_deadline(facts: SlurmFacts) -> Iterator[DoctorFinding]:
+    """Find hooks that may run without end."""
     for key in hook_timeout_setting_names(facts.config):
         if key in facts.config and _seconds(facts.config[key]) in (None, 65534):
             name = key.replace("prolog", "Prolog").replace("epilog", "Epilog").replace("timeout", "Timeout")
@@ -145,8 +158,11 @@ def hooks_without_deadline(facts: SlurmFacts) -> Iterator[DoctorFinding]:
 
 
 def find_exit_86_not_held(facts: SlurmFacts) -> Iterator[DoctorFinding]:
-    if "requeueexithold" in facts.config and "86" not in re.split(r"[,\s]+", facts.config.get("requeueexithold", "")):
-        configured_codes = [word for word in re.split(r"[,\s]+", facts.config.get("requeueexithold", "")) if word]
+    """Find a RequeueExitHold without 86, the exit code of a job that gave up."""
+    if "requeueexithold" not in facts.config:
+        return
+    configured_codes = [code for code in re.split(r"[,\s]+", facts.config["requeueexithold"]) if code]
+    if "86" not in configured_codes:
         yield DoctorFinding(
             "S007",
             "warning",
@@ -156,6 +172,7 @@ def find_exit_86_not_held(facts: SlurmFacts) -> Iterator[DoctorFinding]:
 
 
 def find_endless_requeue_exit(facts: SlurmFacts) -> Iterator[DoctorFinding]:
+    """Find RequeueExit, which requeues without a limit."""
     if facts.config.get("requeueexit"):
         yield DoctorFinding(
             "S008",
@@ -166,6 +183,7 @@ def find_endless_requeue_exit(facts: SlurmFacts) -> Iterator[DoctorFinding]:
 
 
 def held_after_prolog(facts: SlurmFacts) -> Iterator[DoctorFinding]:
+    """Find a scheduler that holds a job whose node fails the mount gate."""
     if "schedulerparameters" in facts.config and "nohold_on_prolog_fail" not in _comma_list_in_lower_case(
         facts, "schedulerparameters"
     ):
@@ -178,6 +196,7 @@ def held_after_prolog(facts: SlurmFacts) -> Iterator[DoctorFinding]:
 
 
 def unbounded_requeue(facts: SlurmFacts) -> Iterator[DoctorFinding]:
+    """Find a missing limit of requeues after launch failures, where this Slurm has one."""
     if (
         facts.version >= versions.MAX_BATCH_REQUEUE
         and "maxbatchrequeue" in facts.config
@@ -192,24 +211,29 @@ def unbounded_requeue(facts: SlurmFacts) -> Iterator[DoctorFinding]:
 
 
 def late_requeue(facts: SlurmFacts) -> Iterator[DoctorFinding]:
-    has_requeue_delay = facts.version >= versions.REQUEUE_DELAY
-    delay = (
-        re.search(r"\brequeue_delay=(\d+)", facts.config.get("schedulerparameters", "")) if has_requeue_delay else None
-    )
-    expire = re.search(r"\bcred_expire=(\d+)", facts.config.get("authinfo", ""))
-    setting_match = delay or expire
-    seconds = int(setting_match.group(1)) if setting_match else versions.CRED_EXPIRE
+    """Find a long wait of requeued jobs: for requeue_delay, where this Slurm has it, else for cred_expire."""
+    seconds = _requeue_wait_seconds(facts)
     if "authinfo" in facts.config and seconds > 30:
-        line = f"SchedulerParameters={_setting_with_word_appended(facts, 'schedulerparameters', 'requeue_delay=30')}"
-        yield DoctorFinding(
-            "S011",
-            "warning",
-            f"a requeued job waits {seconds} s before it may start",
-            line if has_requeue_delay else "AuthInfo=cred_expire=30",
-        )
+        line = "AuthInfo=cred_expire=30"
+        if facts.version >= versions.REQUEUE_DELAY:
+            parameters = _setting_with_word_appended(facts, "schedulerparameters", "requeue_delay=30")
+            line = f"SchedulerParameters={parameters}"
+        yield DoctorFinding("S011", "warning", f"a requeued job waits {seconds} s before it may start", line)
+
+
+def _requeue_wait_seconds(facts: SlurmFacts) -> int:
+    setting_match = None
+    if facts.version >= versions.REQUEUE_DELAY:
+        setting_match = re.search(r"\brequeue_delay=(\d+)", facts.config.get("schedulerparameters", ""))
+    if setting_match is None:
+        setting_match = re.search(r"\bcred_expire=(\d+)", facts.config.get("authinfo", ""))
+    if setting_match is None:
+        return versions.CRED_EXPIRE
+    return int(setting_match.group(1))
 
 
 def never_requeued(facts: SlurmFacts) -> Iterator[DoctorFinding]:
+    """Find JobRequeue=0."""
     if facts.config.get("jobrequeue") == "0":
         yield DoctorFinding(
             "S012", "warning", "JobRequeue=0: a job submitted without --requeue is lost with its node", "JobRequeue=1"
@@ -217,6 +241,7 @@ def never_requeued(facts: SlurmFacts) -> Iterator[DoctorFinding]:
 
 
 def hyperpod_needs(facts: SlurmFacts) -> Iterator[DoctorFinding]:
+    """Find what HyperPod's own auto-resume lacks on a HyperPod cluster."""
     if not facts.hyperpod:
         return
     plugins = _comma_list_in_lower_case(facts, "taskplugin")
@@ -239,7 +264,8 @@ def hyperpod_needs(facts: SlurmFacts) -> Iterator[DoctorFinding]:
 
 
 def find_kit_task_prolog_set(facts: SlurmFacts) -> Iterator[DoctorFinding]:
-    """A TaskProlog of ours. The plugin asks now, outside of the container; builds before 0.1.0 set the hook."""
+    """Find a TaskProlog of ours: the plugin does its work now, outside of the container; builds before 0.1.0 set the
+    hook."""
     kit_task_prologs = [program for program in facts.task_prologs if program.startswith(f"{HOOKS}/")]
     hint = "take it out of slurm.conf (on the controller: hyperpod-kit node apply), then: scontrol reconfigure"
     if kit_task_prologs and facts.containers:
@@ -260,13 +286,14 @@ def find_kit_task_prolog_set(facts: SlurmFacts) -> Iterator[DoctorFinding]:
 
 
 RANKS = 8
-"""On a node, as most have GPUs."""
+"""Ranks on a node: most nodes have so many GPUs."""
 
 _BESIDE = 64
-"""Descriptors of an agent that are not its peers'."""
+"""Descriptors of an agent that do not belong to its peers."""
 
 
 def few_descriptors(facts: SlurmFacts) -> Iterator[DoctorFinding]:
+    """Find a limit of descriptors that is too low for the agent of rank 0 of a job on all nodes."""
     needed = facts.nodes * RANKS + _BESIDE
     if 0 < facts.descriptors < needed:
         yield DoctorFinding(
@@ -280,10 +307,13 @@ def few_descriptors(facts: SlurmFacts) -> Iterator[DoctorFinding]:
 
 
 def guard_has_seen(facts: SlurmFacts) -> Iterator[DoctorFinding]:
-    """What no user's question to slurmctld shows: this node's munge, slurmd and state, and what was put back."""
+    """Report what this node's guard has found, which slurmctld shows to no user: about munge, slurmd and state, and
+    what the guard has put back."""
     for finding in facts.guard:
         if finding.fault or finding.code == findings.SILENT:
-            severity = "error" if finding.fault else "warning"
+            severity = "warning"
+            if finding.fault:
+                severity = "error"
             yield DoctorFinding("S020", severity, f"{finding.code}: {finding.detail}", hint=finding.remedy)
 
 

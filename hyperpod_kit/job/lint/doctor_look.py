@@ -1,6 +1,6 @@
-"""`job doctor`'s facts: what the running Slurm says of its configuration, in whatever form its version prints it.
+"""Gathers the facts for `job doctor`: the configuration of the running Slurm, in whatever form its version prints it.
 
-A setting that is printed in no form known here is `untold`, which is something else than not set.
+A setting that is printed in no form known here is `untold`, which is not the same as not set.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from hyperpod_kit.slurm.unanswered import diagnose_slurm_command_failure
 from hyperpod_kit.slurm.versions import Version
 
 PRINTED = ("prologflags", "requeueexithold", "schedulerparameters", "authinfo", "taskplugin")
-"""Settings that every Slurm known here prints, set or not; without its line a setting is not judged."""
+"""Settings that every version of Slurm known here prints, set or not; a setting that is not printed is not judged."""
 
 
 @dataclass(frozen=True)
 class SlurmFacts:
-    """What was seen. `config`: `scontrol show config`, keys in lower case.
+    """The facts about the running Slurm. `config`: `scontrol show config`, keys in lower case.
 
-    option: whether sbatch knows --auto-resume, None when that could not be asked; hooks: setting -> what is wrong;
-    untold: settings that this Slurm prints in no form known here; task_prologs: programs;
-    containers: whether srun knows --container-image (pyxis); nodes: how many there are, 0 when slurmctld did not say;
-    descriptors: how many a process may open here at most; plugin_error: Slurm's own words about our plugin, where it
-    left it out; guard: what the guard of this node has found, nothing where there is none.
+    option: whether sbatch knows --auto-resume, None when that could not be found out; hyperpod: whether this is a node
+    of HyperPod; hooks: setting -> what is wrong; untold: settings that this Slurm prints in no form known here;
+    task_prologs: programs; containers: whether srun knows --container-image (pyxis); nodes: how many there are, 0 when
+    slurmctld did not say; descriptors: how many a process may open here at most; plugin_error: Slurm's own words about
+    our plugin, where it left it out; guard: what the guard of this node has found, nothing where there is none.
     """
 
     version: Version
@@ -63,8 +63,10 @@ def query_slurm_facts(
     hyperpod_directory: str = hyperpod.NODE_DIRECTORY,
     guard_record: str = findings.RECORD,
 ) -> SlurmFacts:
-    """Ask the running Slurm, and the guard of this node. Raises Unreachable when Slurm does not answer, with what
-    stands between here and there."""
+    """Return what the running Slurm and the guard of this node report.
+
+    Raises Unreachable when Slurm does not answer, with the reason why it cannot be reached.
+    """
     try:
         done = runner.run(["scontrol", "show", "config"], timeout=control.DEADLINE)
     except RunError as err:
@@ -72,11 +74,9 @@ def query_slurm_facts(
     config = parse_show_config(done.stdout)
     number = version_of(config)
     wrong: Dict[str, str] = {}
-    printed = (
-        *PRINTED,
-        *hook_timeout_setting_names(config),
-        *(("maxbatchrequeue",) if number >= versions.MAX_BATCH_REQUEUE else ()),
-    )
+    printed = [*PRINTED, *hook_timeout_setting_names(config)]
+    if number >= versions.MAX_BATCH_REQUEUE:
+        printed.append("maxbatchrequeue")
     untold = [key for key in printed if key not in config]
     for key, name in HOOK_FILES:
         hook_programs = hook_programs_or_none_if_unknown_form(config, key, number)
@@ -102,13 +102,14 @@ def query_slurm_facts(
 
 
 def _guard(record: str) -> Tuple[SlurmFinding, ...]:
-    """A machine without the kit's units has no record, and nobody has promised one there."""
+    """Return what the guard of this node has found; nothing where there is no record, as without the kit's units."""
     if not os.path.exists(record):
         return ()
     return tuple(findings.findings_or_guard_silent(findings.read_guard_record(record), time.time()))
 
 
 def _nodes(runner: Runner) -> int:
+    """Return the number of nodes, 0 when slurmctld does not say."""
     try:
         return len(control.query_nodes(runner))
     except (RunError, ValueError):
@@ -116,10 +117,14 @@ def _nodes(runner: Runner) -> int:
 
 
 def hook_problem(configured: List[str], name: str, hook_directory: str) -> str:
-    """What is wrong with one hook as this machine sees it; "" when nothing is."""
+    """Return what is wrong with one hook as this machine sees it, "" when nothing is."""
     kit_hook_path = os.path.join(hook_directory, name)
+    if not configured:
+        return "is not set"
     if kit_hook_path not in configured:
-        return f"is {', '.join(configured)}" if configured else "is not set"
+        return f"is {', '.join(configured)}"
     if not os.path.isfile(kit_hook_path):
         return f"{kit_hook_path} is not there"
-    return "" if os.access(kit_hook_path, os.X_OK) else f"{kit_hook_path} is not executable"
+    if not os.access(kit_hook_path, os.X_OK):
+        return f"{kit_hook_path} is not executable"
+    return ""

@@ -1,7 +1,7 @@
-"""What in a trainer's own file, beside the batch script that starts it, will keep captures in memory from being of use:
-the arguments of `Manager(…)`.
+"""Rules about the arguments of `Manager(…)` that keep captures in memory from being of use. They stand in the trainer's
+own file, which the batch script starts.
 
-Only values that stand in the file as they are (`partners=True`, `every=10`) are judged; nothing of it is run.
+Only literal values (`partners=True`, `every=10`) are judged; nothing of the file is run.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from hyperpod_kit.job.lint.lint_finding import LintFinding
 from hyperpod_kit.job.lint.script import Command, Script
 
 Reader = Callable[[str], Optional[str]]
-"""The text of a file that a command names, None where it cannot be read."""
+"""reader(file that a command names) -> its text, None where it cannot be read."""
 
 _RUN = re.compile(r"\bjob\s+run\b|\bsrun\b")
 _SLOTS = 3
-"""One that storage still takes, the newest that all ranks have, the one that comes in."""
+"""Slots for captures: one that is still written to storage, the newest that all ranks have, the one that comes in."""
 
 
 class ManagerCall(NamedTuple):
@@ -31,28 +31,35 @@ class ManagerCall(NamedTuple):
     command: Command
 
     def has(self, name: str) -> bool:
+        """Return whether the call has this argument by name."""
         return any(keyword.arg == name for keyword in self.call.keywords)
 
     def literal_of_keyword_or_none(self, name: str) -> object:
-        """A value that stands there as it is, else None."""
+        """Return the value of an argument that is a literal, else None."""
         expressions = [keyword.value for keyword in self.call.keywords if keyword.arg == name]
-        return expressions[0].value if expressions and isinstance(expressions[0], ast.Constant) else None
+        if expressions and isinstance(expressions[0], ast.Constant):
+            return expressions[0].value
+        return None
 
     def integer_of_keyword_or_none(self, name: str) -> Optional[int]:
+        """Return the value of an argument that is a literal int, else None."""
         literal = self.literal_of_keyword_or_none(name)
-        return literal if type(literal) is int else None
+        if type(literal) is int:
+            return literal
+        return None
 
     @property
     def has_no_double_star_arguments(self) -> bool:
-        """Whether all that it is given is written there: nothing comes by `**options`."""
+        """Whether the call shows all its arguments: none comes by `**options`."""
         return all(keyword.arg for keyword in self.call.keywords)
 
     def finding(self, code: str, severity: str, message: str, hint: str) -> LintFinding:
+        """Return a finding about this call, at the line of the batch script that starts the trainer."""
         return LintFinding(code, severity, self.command.line, f"{self.file}:{self.line}: {message}", hint)
 
 
 def find_manager_argument_problems(script: Script, read_file: Reader) -> Iterator[LintFinding]:
-    """About each `Manager(…)` of the trainers that the script starts."""
+    """Yield the findings about each `Manager(…)` of the trainers that the script starts."""
     for made in _calls(script, read_file):
         yield from _find_wrong_save_intervals(made)
         yield from _slots(made)
@@ -60,10 +67,8 @@ def find_manager_argument_problems(script: Script, read_file: Reader) -> Iterato
 
 
 def _find_wrong_save_intervals(manager_call: ManagerCall) -> Iterator[LintFinding]:
-    every, storage_every = (
-        manager_call.integer_of_keyword_or_none("every"),
-        manager_call.integer_of_keyword_or_none("storage_every"),
-    )
+    every = manager_call.integer_of_keyword_or_none("every")
+    storage_every = manager_call.integer_of_keyword_or_none("storage_every")
     if (
         manager_call.has_no_double_star_arguments
         and manager_call.has("storage_every")
@@ -106,10 +111,7 @@ def _slots(made: ManagerCall) -> Iterator[LintFinding]:
 def _partners(made: ManagerCall, script: Script) -> Iterator[LintFinding]:
     if made.literal_of_keyword_or_none("partners") is not True:
         return
-    option = script.option("--nodes")
-    nodes_match = re.search(r"\s--nodes[= ](\d+)\b", made.command.text.split(" -- ")[0])
-    nodes = nodes_match.group(1) if nodes_match else option.value if option else ""
-    if nodes in ("1", "1-1"):
+    if _node_count(made.command, script) in ("1", "1-1"):
         yield made.finding(
             "J033",
             "warning",
@@ -117,6 +119,17 @@ def _partners(made: ManagerCall, script: Script) -> Iterator[LintFinding]:
             "storage",
             "Use two nodes or more, or leave partners away",
         )
+
+
+def _node_count(command: Command, script: Script) -> str:
+    """Return the value of --nodes of the command, else of the script, "" when neither has it."""
+    match = re.search(r"\s--nodes[= ](\d+)\b", command.text.split(" -- ")[0])
+    if match:
+        return match.group(1)
+    option = script.option("--nodes")
+    if option is None:
+        return ""
+    return option.value
 
 
 def _calls(script: Script, read: Reader) -> Iterator[ManagerCall]:
@@ -133,7 +146,7 @@ def _calls(script: Script, read: Reader) -> Iterator[ManagerCall]:
 
 
 def _trainers(command: Command) -> List[str]:
-    """Files of Python that this command starts as ranks."""
+    """Return the file of Python that this command starts as ranks, if there is one."""
     if not _RUN.search(command.text):
         return []
     try:
@@ -144,4 +157,6 @@ def _trainers(command: Command) -> List[str]:
 
 
 def _name(function: ast.expr) -> str:
-    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return getattr(function, "id", "")

@@ -1,11 +1,11 @@
-"""What in a batch script will keep ranks in a container (`--container-image`, or one that the script starts) from
-starting or from coming back."""
+"""Rules about what in a batch script keeps ranks in a container (`--container-image`, or one that the script starts)
+from starting or from coming back."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from typing import Iterator, List
+from typing import Iterator, List, Tuple
 
 from hyperpod_kit.job.lint.lint_finding import LintFinding
 from hyperpod_kit.job.lint.script import Command, Script
@@ -13,7 +13,7 @@ from hyperpod_kit.job.step import container, script_containers
 
 
 def find_container_problems(script: Script) -> Iterator[LintFinding]:
-    """About each `hyperpod-kit job run …` of the script."""
+    """Yield the findings about each `hyperpod-kit job run …` of the script."""
     for command in script.commands:
         if re.search(r"hyperpod-kit\s+job\s+run\b", command.text):
             yield from _find_problems_of_job_run(command)
@@ -24,11 +24,7 @@ def _find_problems_of_job_run(command: Command) -> Iterator[LintFinding]:
         arguments = shlex.split(command.text)
     except ValueError:
         return
-    run_arguments, rest = (
-        (arguments[: arguments.index("--")], arguments[arguments.index("--") + 1 :])
-        if "--" in arguments
-        else (arguments, [])
-    )
+    run_arguments, rest = _split_at_double_dash(arguments)
     root = _value(run_arguments, "--checkpoint-root")
     inside = container.container_from_options_or_env(_srun_args(run_arguments), {})
     if inside is None:
@@ -65,7 +61,7 @@ def _find_problems_of_job_run(command: Command) -> Iterator[LintFinding]:
 
 
 def _find_problems_of_self_started_container(line: int, rank_command: List[str], root: str) -> Iterator[LintFinding]:
-    """A container that the rank's command starts itself."""
+    """Yield the findings about a container that the command of the ranks starts itself."""
     inside = script_containers.container_started_by_command(rank_command)
     if inside is None:
         return
@@ -75,6 +71,14 @@ def _find_problems_of_self_started_container(line: int, rank_command: List[str],
         yield LintFinding("J027", "warning", line, message, inside.mount(container.top(root)))
     for what, option in inside.losses_with_remedies():
         yield LintFinding("J028", "warning", line, f"{inside.program}: {what}", option)
+
+
+def _split_at_double_dash(arguments: List[str]) -> Tuple[List[str], List[str]]:
+    """Return the arguments before the first `--`, and those after it."""
+    if "--" not in arguments:
+        return arguments, []
+    separator_index = arguments.index("--")
+    return arguments[:separator_index], arguments[separator_index + 1 :]
 
 
 def _srun_args(arguments: List[str]) -> List[str]:

@@ -1,4 +1,4 @@
-"""What the rules of `job lint` say."""
+"""The findings of the rules of `job lint`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Dict
 
 @dataclass(frozen=True)
 class LintFinding:
-    """One thing. severity: `error` (it will not come back), `warning` (it will lose more than it must)."""
+    """One finding. severity: `error` (the job will not come back), `warning` (it will lose more than it must)."""
 
     code: str
     severity: str
@@ -17,6 +17,7 @@ class LintFinding:
     hint: str
 
     def render(self, file: str) -> str:
+        """Return the finding about a script as a line."""
         return f"{file}:{self.line}: {self.severity} {self.code}: {self.message}. {self.hint}"
 
     def to_dict(self) -> Dict[str, Any]:

@@ -1,5 +1,5 @@
-"""What `job lint` and `job submit` find where one submission makes many jobs, or a job of many parts, about places that
-only one machine has, and about a requeue that only some Slurms know."""
+"""Rules of `job lint` and `job submit`: about a submission that makes many jobs or a job of many parts, about places
+that only one machine has, and about a requeue that only some versions of Slurm know."""
 
 from __future__ import annotations
 
@@ -17,29 +17,31 @@ SHORT_FORM_OF_S3 = "/mount-s3"
 """Where the short form `bucketname` mounts its bucket."""
 
 _PER_TASK = ("SLURM_ARRAY_TASK_ID", "SLURM_JOB_ID", "SLURM_JOBID")
-"""What has another value in each task of an array."""
+"""Variables that have another value in each task of an array."""
 
 _ROOT = re.compile(rf"(?:--checkpoint-root[= ]|\b{HPK_CHECKPOINT_ROOT}=)(\"[^\"]*\"|'[^']*'|\S+)")
 
 
 def root(command: Command) -> str:
-    """The checkpoint root that this command names, as it is written, "" when it names none."""
+    """Return the checkpoint root that this command names, as it is written, "" when it names none."""
     match = _ROOT.search(command.text)
-    return match.group(1).strip("\"'") if match else ""
+    if match is None:
+        return ""
+    return match.group(1).strip("\"'")
 
 
 def tasks_share_a_root(script: Script) -> Iterator[LintFinding]:
+    """Find a checkpoint root that all tasks of an array would use: only one of them gets it."""
     option = script.option("--array")
     if option is None or option.value in ("", "0"):
         return
     differ = _names_that_differ(script)
     for command in script.commands:
         root_path = root(command)
-        if (
-            root_path
-            and not any(re.search(rf"\$\{{?!?{name}\b", root_path) for name in differ)
-            and "$(" not in root_path
-        ):
+        if not root_path:
+            continue
+        names_variable = any(re.search(rf"\$\{{?!?{name}\b", root_path) for name in differ)
+        if not names_variable and "$(" not in root_path:
             yield LintFinding(
                 "J020",
                 "error",
@@ -51,17 +53,19 @@ def tasks_share_a_root(script: Script) -> Iterator[LintFinding]:
 
 
 def _names_that_differ(script: Script) -> Set[str]:
-    """Variables that have another value in each task, as far as the script shows."""
+    """Return the variables that have another value in each task, as far as the script shows."""
     names = set(_PER_TASK)
     for _ in range(3):
         for command in script.commands:
             for name, value in re.findall(r"(?:^|[;&\s])(?:export\s+)?([A-Za-z_]\w*)=(\S+|\"[^\"]*\")", command.text):
-                if any(re.search(rf"\b{variable}\b", value) for variable in names) or "$(" in value or "`" in value:
+                names_variable = any(re.search(rf"\b{variable}\b", value) for variable in names)
+                if names_variable or "$(" in value or "`" in value:
                     names.add(name)
     return names
 
 
 def tasks_share_a_log(script: Script) -> Iterator[LintFinding]:
+    """Find a log that tasks of an array share with one another, or with another job."""
     array = script.option("--array")
     for option in (script.option("--output"), script.option("--error")):
         if array is None or option is None:
@@ -87,8 +91,10 @@ def tasks_share_a_log(script: Script) -> Iterator[LintFinding]:
 
 
 def find_spare_nodes_of_het_job(script: Script) -> Iterator[LintFinding]:
-    parts = [option for option in script.options if option.name in HET]
-    for command in script.commands if parts else ():
+    """Find a request for spare nodes, which a heterogeneous job does not have."""
+    if not any(option.name in HET for option in script.options):
+        return
+    for command in script.commands:
         if re.search(r"\bjob\s+run\b.*\s--nodes[= ]\d", command.text.split(" -- ")[0]):
             yield LintFinding(
                 "J023",
@@ -100,6 +106,7 @@ def find_spare_nodes_of_het_job(script: Script) -> Iterator[LintFinding]:
 
 
 def local_directory(script: Script) -> Iterator[LintFinding]:
+    """Find a working directory and logs that only one machine has."""
     option = script.option("--chdir")
     if option and _local(option.value):
         yield LintFinding(
@@ -122,6 +129,7 @@ def local_directory(script: Script) -> Iterator[LintFinding]:
 
 
 def find_expedited_requeue(script: Script) -> Iterator[LintFinding]:
+    """Find --requeue=expedite, which few clusters accept and which holds a job that failed."""
     option = script.option("--requeue")
     if option and option.value == "expedite":
         yield LintFinding(
@@ -136,6 +144,7 @@ def find_expedited_requeue(script: Script) -> Iterator[LintFinding]:
 
 
 def read_only_root(script: Script) -> Iterator[LintFinding]:
+    """Find a checkpoint root in a bucket that is mounted read-only."""
     for command in script.commands:
         root_path = root(command)
         if root_path == SHORT_FORM_OF_S3 or root_path.startswith(SHORT_FORM_OF_S3 + "/"):
@@ -154,7 +163,7 @@ def _local(path: str) -> bool:
 
 
 def find_submission_problems(script: Script) -> Iterator[LintFinding]:
-    """All of them."""
+    """Yield the findings of all rules here."""
     for rule in (
         tasks_share_a_root,
         tasks_share_a_log,

@@ -1,4 +1,4 @@
-"""A batch script as sbatch reads it: the options of its #SBATCH lines, and the commands of its body."""
+"""Reads a batch script as sbatch does: the options of its #SBATCH lines, and the commands of its body."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHORT = {
     "-w": "--nodelist",
     "-x": "--exclude",
 }
-"""The short options that anything here looks at, man sbatch."""
+"""The short options that some rule looks at, with their long names (man sbatch)."""
 
 HET = ("hetjob", "packjob", ":")
 """What stands between the components of a heterogeneous job: the first two in a script, `:` on the command line."""
@@ -70,7 +70,7 @@ class Command:
 
     @property
     def text_without_quoted_parts(self) -> str:
-        """Without what is quoted: operators in it are this shell's own."""
+        """The text without quoted parts: the operators that remain are those of this shell."""
         return re.sub(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"", "", self.text)
 
 
@@ -84,8 +84,11 @@ class Script:
     misplaced: Tuple[int, ...]
 
     def option(self, name: str) -> Optional[Option]:
-        """The last one of that long name: it is the one that counts."""
-        return next((option for option in reversed(self.options) if option.name == name), None)
+        """Return the last option with this long name, which is the one that counts, or None."""
+        for option in reversed(self.options):
+            if option.name == name:
+                return option
+        return None
 
 
 def parse(text: str) -> Script:
@@ -105,17 +108,27 @@ def parse(text: str) -> Script:
             continue
         if not joined and (not stripped or stripped.startswith("#")):
             continue
-        first = first or number
-        # A word in single quotes may be a script of its own, over several lines.
+        if not first:
+            first = number
+        # An argument in single quotes may be a script of its own, over several lines.
         quoted ^= line.count("'") % 2 == 1
         if stripped.endswith("\\") or quoted:
-            joined += stripped[: -1 if stripped.endswith("\\") else None] + (" " if not quoted else "\n")
+            joined += _continued_line(stripped, quoted)
             continue
         commands.append(Command((joined + stripped).strip(), first))
         joined, first = "", 0
     if joined:
         commands.append(Command(joined.strip(), first))
     return Script(text, tuple(options), tuple(commands), tuple(misplaced))
+
+
+def _continued_line(stripped: str, quoted: bool) -> str:
+    """Return a line that goes on in the next one, without its backslash; only between quotes the line break stays."""
+    if stripped.endswith("\\"):
+        stripped = stripped[:-1]
+    if quoted:
+        return stripped + "\n"
+    return stripped + " "
 
 
 def _options(text: str, line: int) -> List[Option]:
@@ -127,7 +140,7 @@ def _options(text: str, line: int) -> List[Option]:
 
 
 def options(arguments: Sequence[str], line: int) -> List[Option]:
-    """The options among words of an #SBATCH line, or of a call of sbatch."""
+    """Return the options among the arguments of an #SBATCH line, or of a call of sbatch."""
     arguments, parsed_options = list(arguments), []
     while arguments:
         word = arguments.pop(0)
@@ -147,11 +160,11 @@ def options(arguments: Sequence[str], line: int) -> List[Option]:
 
 
 def minutes(text: str) -> Optional[float]:
-    """A time limit in minutes: `90`, `90:00`, `1:30:00`, `2-12`, `2-12:30:00`; None for no limit or nonsense."""
+    """Return a time limit in minutes: `90`, `90:00`, `1:30:00`, `2-12`, `2-12:30:00`; None for no limit or nonsense."""
     match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text.strip())
     if not match:
         return None
-    days, a, b, c = (int(part) if part else 0 for part in match.groups())
+    days, a, b, c = (int(part or 0) for part in match.groups())
     if match.group(1):
         return days * 1440 + a * 60 + b + c / 60
     if match.group(4):
@@ -160,7 +173,7 @@ def minutes(text: str) -> Optional[float]:
 
 
 def lines_of_variables_set(script: Script) -> Dict[str, int]:
-    """Names that the body sets (`NAME=…`, `export NAME=…`), with the line."""
+    """Return the names of variables that the body sets (`NAME=…`, `export NAME=…`), each with its first line."""
     line_by_name: Dict[str, int] = {}
     for command in script.commands:
         for match in re.finditer(r"(?:^|[;&\s])(?:export\s+)?([A-Za-z_]\w*)=", command.text):

@@ -1,6 +1,6 @@
-"""`job lint`: what in a batch script will keep a job from coming back, before a fault shows it.
+"""`job lint`: finds what in a batch script will keep a job from coming back, before a fault shows it.
 
-Each rule is a function of the parsed script; `RULES` is all of them. Codes are stable.
+Each rule is a function of the parsed script; `RULES` holds all of them. Codes are stable.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WARN_SECONDS = 60
 
 
 def lint(script: Script, read_file: lint_captures.Reader = lambda name: None) -> List[LintFinding]:
-    """All findings, by line. `read`: the files that its commands name."""
+    """Return all findings, by line. `read_file`: returns the text of a file that a command names."""
     findings = [finding for rule in RULES for finding in rule(script)]
     findings += lint_captures.find_manager_argument_problems(script, read_file)
     return sorted(findings, key=lambda finding: (finding.line, finding.code))
@@ -42,6 +42,7 @@ def _bare_sruns(script: Script) -> List[Command]:
 
 
 def find_missing_interpreter(script: Script) -> Iterator[LintFinding]:
+    """Find a script whose first line names no interpreter."""
     if not script.text.startswith("#!"):
         yield LintFinding(
             "J001",
@@ -53,6 +54,7 @@ def find_missing_interpreter(script: Script) -> Iterator[LintFinding]:
 
 
 def misplaced_options(script: Script) -> Iterator[LintFinding]:
+    """Find #SBATCH lines behind the first command."""
     for line in script.misplaced:
         yield LintFinding(
             "J002",
@@ -64,6 +66,7 @@ def misplaced_options(script: Script) -> Iterator[LintFinding]:
 
 
 def find_job_run_without_auto_resume(script: Script) -> Iterator[LintFinding]:
+    """Find `job run` in a script without auto-resume."""
     if not _has_auto_resume(script) and _runs(script):
         yield LintFinding(
             "J003",
@@ -75,6 +78,7 @@ def find_job_run_without_auto_resume(script: Script) -> Iterator[LintFinding]:
 
 
 def find_auto_resume_without_rank_start(script: Script) -> Iterator[LintFinding]:
+    """Find auto-resume in a script that starts no ranks."""
     option = script.option("--auto-resume")
     if option and _has_auto_resume(script) and not _runs(script) and not _bare_sruns(script):
         yield LintFinding(
@@ -87,6 +91,7 @@ def find_auto_resume_without_rank_start(script: Script) -> Iterator[LintFinding]
 
 
 def bare_srun_without_root(script: Script) -> Iterator[LintFinding]:
+    """Find an srun with auto-resume whose ranks get no checkpoint root."""
     if (
         _has_auto_resume(script)
         and not _runs(script)
@@ -103,18 +108,23 @@ def bare_srun_without_root(script: Script) -> Iterator[LintFinding]:
 
 
 def log_is_truncated(script: Script) -> Iterator[LintFinding]:
+    """Find a log that a requeue truncates."""
     option = script.option("--open-mode")
+    line = 1
+    if option:
+        line = option.line
     if _has_auto_resume(script) and (option is None or option.value != "append"):
         yield LintFinding(
             "J006",
             "warning",
-            option.line if option else 1,
+            line,
             "a requeue truncates the log",
             "Add #SBATCH --open-mode=append",
         )
 
 
 def find_no_requeue_option(script: Script) -> Iterator[LintFinding]:
+    """Find --no-requeue with auto-resume."""
     option = script.option("--no-requeue")
     if option and _has_auto_resume(script):
         yield LintFinding(
@@ -127,6 +137,7 @@ def find_no_requeue_option(script: Script) -> Iterator[LintFinding]:
 
 
 def find_no_kill_option(script: Script) -> Iterator[LintFinding]:
+    """Find --no-kill, with which a job may stay RUNNING without its script."""
     option = script.option("--no-kill")
     if option and option.value != "off":
         yield LintFinding(
@@ -139,9 +150,12 @@ def find_no_kill_option(script: Script) -> Iterator[LintFinding]:
 
 
 def find_too_short_time_limit(script: Script) -> Iterator[LintFinding]:
+    """Find a time limit that is over before a node is replaced."""
     option = script.option("--time")
-    limit = minutes(option.value) if option else None
-    if option and limit is not None and _has_auto_resume(script) and limit < REPLACEMENT_MINUTES:
+    if option is None:
+        return
+    limit = minutes(option.value)
+    if limit is not None and _has_auto_resume(script) and limit < REPLACEMENT_MINUTES:
         yield LintFinding(
             "J009",
             "warning",
@@ -152,10 +166,10 @@ def find_too_short_time_limit(script: Script) -> Iterator[LintFinding]:
 
 
 def find_missing_or_wrong_signal_option(script: Script) -> Iterator[LintFinding]:
+    """Find a script whose `job run` gets no USR1, or gets it too late, before the time limit."""
     option = script.option("--signal")
     if not (_has_auto_resume(script) and _runs(script)):
         return
-    match = re.fullmatch(r"(?:([RB]+):)?(?:SIG)?(\w+)(?:@(\d+))?", option.value) if option else None
     if option is None:
         yield LintFinding(
             "J010",
@@ -164,7 +178,9 @@ def find_missing_or_wrong_signal_option(script: Script) -> Iterator[LintFinding]
             "at the time limit the steps since the last checkpoint are lost",
             "Add #SBATCH --signal=B:USR1@120",
         )
-    elif match is None or "B" not in (match.group(1) or "") or match.group(2) not in ("USR1", "10"):
+        return
+    match = re.fullmatch(r"(?:([RB]+):)?(?:SIG)?(\w+)(?:@(\d+))?", option.value)
+    if match is None or "B" not in (match.group(1) or "") or match.group(2) not in ("USR1", "10"):
         yield LintFinding(
             "J010",
             "warning",
@@ -186,6 +202,7 @@ _RENDEZVOUS = re.compile(r"\b(MASTER_ADDR|RDZV_ENDPOINT|HEAD_NODE\w*|head_node\w
 
 
 def rendezvous_outside(script: Script) -> Iterator[LintFinding]:
+    """Find a rendezvous address that is computed outside of the step."""
     if not _has_auto_resume(script):
         return
     for command in script.commands:
@@ -201,9 +218,12 @@ def rendezvous_outside(script: Script) -> Iterator[LintFinding]:
 
 
 def local_root(script: Script) -> Iterator[LintFinding]:
+    """Find a checkpoint root on the node itself."""
     for command in _runs(script):
         match = re.search(r"--checkpoint-root[= ]\"?(/[^\s\"]*)", command.text)
-        root_path = match.group(1) if match else ""
+        if match is None:
+            continue
+        root_path = match.group(1)
         if any(root_path == part or root_path.startswith(part + "/") for part in NODE_LOCAL):
             yield LintFinding(
                 "J012",
@@ -215,6 +235,7 @@ def local_root(script: Script) -> Iterator[LintFinding]:
 
 
 def lost_exit_code(script: Script) -> Iterator[LintFinding]:
+    """Find what replaces the exit code of `job run`."""
     pipefail = re.search(r"set\s+-\S*o\s+pipefail|set\s+-o\s+pipefail", script.text)
     for command in _runs(script):
         last = command is script.commands[-1]
@@ -245,6 +266,7 @@ def lost_exit_code(script: Script) -> Iterator[LintFinding]:
 
 
 def find_job_run_without_exec(script: Script) -> Iterator[LintFinding]:
+    """Find `job run` without exec: a shell between it and Slurm gets its signals."""
     for command in _runs(script):
         if not re.match(r"(?:\w+=\S*\s+)*exec\b", command.text):
             yield LintFinding(
@@ -257,6 +279,7 @@ def find_job_run_without_exec(script: Script) -> Iterator[LintFinding]:
 
 
 def find_auto_resume_on_srun(script: Script) -> Iterator[LintFinding]:
+    """Find --auto-resume on srun instead of sbatch."""
     for command in script.commands:
         if re.search(r"\bsrun\b.*--auto-resume", command.text):
             yield LintFinding(
@@ -269,6 +292,7 @@ def find_auto_resume_on_srun(script: Script) -> Iterator[LintFinding]:
 
 
 def ranks_outlive_a_crash(script: Script) -> Iterator[LintFinding]:
+    """Find an srun whose other ranks go on when one fails."""
     if _has_auto_resume(script) and not _runs(script):
         for command in _bare_sruns(script):
             if "--kill-on-bad-exit" not in command.text and " -K" not in command.text:

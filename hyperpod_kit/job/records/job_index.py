@@ -1,4 +1,4 @@
-"""Which checkpoint root a job works on, noted in the user's state directory: `job status JOB` needs no more."""
+"""Note each job and its checkpoint root in the user's state directory, so that `job status JOB` needs no root."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from hyperpod_kit.untrusted import by_descriptor
 
 
 def index_file_path(env: Mapping[str, str] = os.environ) -> str:
-    """The file; one JSON line a run of a batch script, newest last."""
+    """Return the path of the index, which has one JSON line for each run of a batch script, newest last."""
     base = env.get("XDG_STATE_HOME") or os.path.join(env.get("HOME") or os.path.expanduser("~"), ".local", "state")
     return os.path.join(base, "hyperpod-kit", "jobs.jsonl")
 
 
 def append_job_and_root(job: JobEnvironment, root: str, env: Mapping[str, str] = os.environ) -> None:
-    """Best effort: a home that cannot be written is no reason to stop a job."""
+    """Append a line for this run. An OSError is ignored: a home that cannot be written is no reason to stop a job."""
     path = index_file_path(env)
     line = json.dumps({"job": job.id.slurm_id, "raw": job.id.raw, "root": root}) + "\n"
     with contextlib.suppress(OSError):
@@ -32,9 +32,9 @@ def append_job_and_root(job: JobEnvironment, root: str, env: Mapping[str, str] =
 
 
 def find(job: str, env: Mapping[str, str] = os.environ) -> Optional[Tuple[str, str]]:
-    """(job, root) of `123`, or of an array's task by its name `123_4` or its own number; None when it is not noted.
+    """Return (job, root) of a job, None when it is not noted. Raises OSError.
 
-    Raises OSError.
+    `job` is a number as in `123`; for an array's task its name `123_4`, or its own number.
     """
     for row in reversed(ledger.read(index_file_path(env))):
         if row.get("job") == job:
@@ -48,8 +48,7 @@ def find(job: str, env: Mapping[str, str] = os.environ) -> Optional[Tuple[str, s
 
 
 def tasks(array: str, env: Mapping[str, str] = os.environ) -> List[str]:
-    """Tasks of this array that are noted, by number. Raises OSError."""
+    """Return the names of the tasks of this array that are noted, by number. Raises OSError."""
     names = {str(row.get("job")) for row in ledger.read(index_file_path(env))}
-    return sorted(
-        (name for name in names if name.startswith(f"{array}_")), key=lambda name: int(name.rpartition("_")[2] or 0)
-    )
+    task_names = [name for name in names if name.startswith(f"{array}_")]
+    return sorted(task_names, key=lambda name: int(name.rpartition("_")[2] or 0))

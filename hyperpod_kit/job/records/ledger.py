@@ -1,6 +1,7 @@
-"""attempts.jsonl: what each attempt of a job started from and how it ended. It survives a requeue: it is the budget.
+"""Read and write attempts.jsonl: what each attempt of a job started from and how it ended.
 
-One writer, `job run`. Lines are only ever appended; a torn last line (the node died) is closed and skipped.
+The file survives a requeue, and the budget of the job is counted from it. `job run` is the one writer. Lines are only
+ever appended; a torn last line, which a node that died leaves, is closed and skipped.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from hyperpod_kit.untrusted.parse import parse_json_object
 Row = Dict[str, Any]
 
 LARGEST = 64 << 20
-"""Bytes of a ledger: a row has some hundreds, and a job some thousands of rows."""
+"""Bytes of a ledger at most: a row has some hundreds, and a job some thousands of rows."""
 
 
 class Ledger:
-    """The ledger of one checkpoint root, seen by one job.
+    """The ledger of one checkpoint root, as one job reads and writes it.
 
-    `state`: the directory `<root>/.hpk`; `born`: of life.id_of_batch_script_run.
+    `state` is the directory `<root>/.hpk`, `restart` how often Slurm has requeued the job, and `born` the name of this
+    run by life.id_of_batch_script_run.
     """
 
     def __init__(
@@ -40,20 +42,23 @@ class Ledger:
         self._clock = clock
 
     def life(self) -> str:
-        """Tells this job from others of its number on this root, in every run of it. Raises OSError as `rows`."""
+        """Return what tells this job from others of its number on the root, equal in all its runs. Raises OSError."""
         if self._life is not None:
             return self._life
         life_id = life.life_of_job_run(read(self.path), self._job, self._restart, self._born)
-        # A root that is away looks like one without rows, so that is no answer to keep.
-        self._life = life_id if life_id != self._born or not self._restart else None
+        # A root that is away looks like one without rows: the name that a requeued run gets then is not kept.
+        if life_id != self._born or not self._restart:
+            self._life = life_id
         return life_id
 
     def name(self, number: int) -> str:
-        """A name for attempt `number` of this run that no other attempt on this root has. Raises OSError as `rows`."""
-        return f"{self._job}{'-' if self.life() else ''}{self.life()}.{self._restart}.{number}"
+        """Return a name for attempt `number` of this run that no other attempt on this root has. Raises OSError."""
+        if not self.life():
+            return f"{self._job}.{self._restart}.{number}"
+        return f"{self._job}-{self.life()}.{self._restart}.{number}"
 
     def valid_rows_of_this_job(self) -> List[Row]:
-        """This job's rows, oldest first, without those that no `job run` writes.
+        """Return this job's rows, oldest first, without those that no `job run` writes.
 
         Raises OSError when the file is there and cannot be read.
         """
@@ -65,9 +70,11 @@ class Ledger:
         ]
 
     def append(self, event: str, **fields: Any) -> None:
-        """Add a row and put it on disk. Raises JobError: without its ledger a job would retry without end."""
+        """Append a row and put it on disk. Raises JobError: without its ledger a job would retry without end."""
         try:
-            life_field = {"life": self.life()} if self.life() else {}
+            life_field: Row = {}
+            if self.life():
+                life_field["life"] = self.life()
             row = {
                 "t": round(self._clock(), 3),
                 "job": self._job,
@@ -92,7 +99,7 @@ _APPEND = os.O_RDWR | os.O_CREAT | os.O_APPEND
 
 
 def read(path: str) -> List[Row]:
-    """All rows of a ledger, none when it does not exist; lines that are no JSON object are skipped.
+    """Return all rows of a ledger, none when it does not exist; lines that are no JSON object are skipped.
 
     Raises OSError, also when it is no regular file or larger than LARGEST.
     """
@@ -105,14 +112,16 @@ def read(path: str) -> List[Row]:
         raise OSError(errno.EINVAL, err.message, path) from None
     # One line at a time: a file of nothing but ends of lines would take eight times its size as a list.
     for line in io.BytesIO(data):
-        row = decoded(line.decode("utf-8", "replace")) if line != b"\n" else None
+        if line == b"\n":
+            continue
+        row = decoded(line.decode("utf-8", "replace"))
         if row is not None:
             rows.append(row)
     return rows
 
 
 def decoded(text: str) -> Optional[Row]:
-    """A line of a ledger; None for one that is no JSON object."""
+    """Return the row in a line of a ledger; None for a line that is no JSON object."""
     try:
         return parse_json_object(text)
     except ValueError:
@@ -120,6 +129,10 @@ def decoded(text: str) -> Optional[Row]:
 
 
 def _closing(fd: int) -> str:
-    """A newline when the last line of the file was torn."""
+    """Return a newline when the last line of the file is torn, otherwise ""."""
     size = os.fstat(fd).st_size
-    return "\n" if size and os.pread(fd, 1, size - 1) != b"\n" else ""
+    if size == 0:
+        return ""
+    if os.pread(fd, 1, size - 1) == b"\n":
+        return ""
+    return "\n"

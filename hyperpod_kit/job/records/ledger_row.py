@@ -1,4 +1,4 @@
-"""What a row of the ledger may hold: whoever may write to a checkpoint root may have written one. Pure."""
+"""Check the rows of a ledger, which whoever may write to a checkpoint root may have written. Pure."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ def _amount(value: Any) -> bool:
     return type(value) in (int, float) and abs(value) < 1e11
 
 
+def _pair(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(_count, value))
+
+
 def _pairs(value: Any) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(pair, list) and len(pair) == 2 and all(map(_count, pair)) for pair in value
-    )
+    return isinstance(value, list) and all(map(_pair, value))
 
 
 def _list_of(kind: type) -> Callable[[Any], bool]:
@@ -52,13 +54,13 @@ FIELDS: Dict[str, Callable[[Any], bool]] = {
     "error": _text,
     "words": _text,
     "hang": _text,
-    "order": lambda value: _list_of(int)(value) and len(value) == 2 and all(map(_count, value)),
+    "order": _pair,
 }
-"""Field -> whether a value of it can be one; a field may be missing, or null."""
+"""Maps a field to the check of its value; a field may be missing, or null."""
 
 
 def problem(row: Mapping[str, Any]) -> str:
-    """Why this can be no row of ours, "" when it can."""
+    """Return why no `job run` can have written this row, "" when one can."""
     for name, good in FIELDS.items():
         value = row.get(name)
         if value is not None and not good(value):

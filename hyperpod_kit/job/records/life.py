@@ -1,8 +1,9 @@
-"""Which life of a job number this is. Numbers start at 1 again when Slurm's controller has lost its state, and a
-checkpoint root outlives that: rows of another job of the same number must not count, and attempts need other names.
+"""Tell jobs of the same number apart: each of them is one life of that number.
 
-Slurm keeps nothing else through a requeue that a user's program can see, so the first run of the batch script gives
-the life its name, and the ledger carries it on.
+Numbers start at 1 again when Slurm's controller has lost its state, and a checkpoint root outlives that: rows of
+another job of the same number must not count, and attempts need other names. Slurm keeps nothing else through a requeue
+that a user's program can see, so the first run of the batch script gives the life its name, and the ledger carries it
+on.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from hyperpod_kit.system.process import identify_unless_gone_or_zombie
 
 
 def id_of_batch_script_run(env: Mapping[str, str], proc: str = "/proc") -> str:
-    """Name of this run of the batch script: the same each time it is asked there, another in any other run.
+    """Return a name of this run of the batch script, always the same there and another in any other run.
 
-    "" outside of one.
+    Outside of a batch script it is "".
     """
     pid = env.get("SLURM_TASK_PID", "")
     try:
@@ -32,7 +33,10 @@ def id_of_batch_script_run(env: Mapping[str, str], proc: str = "/proc") -> str:
 
 
 def life_of_job_run(rows: Sequence[Mapping[str, Any]], job: str, restart: int, own_run_id: str) -> str:
-    """The life that run `restart` of a job belongs to. `rows`: of all jobs on the root; `born`: of this run."""
+    """Return the life that run `restart` of a job belongs to.
+
+    `rows` are those of all jobs on the root, and `own_run_id` is the name of this run by `id_of_batch_script_run`.
+    """
     if restart:
         for row in reversed(rows):
             if row.get("job") == job:

@@ -1,8 +1,8 @@
-"""Where `job run` keeps its records of a checkpoint root: in `<root>/.hpk`, or in a directory elsewhere where the root
-can neither append to a file nor make one exclusively (S3, Mountpoint for S3).
+"""Choose and find the directory in which `job run` keeps its records of a checkpoint root.
 
-Such a root has one small object, `.hpk/state.json`, made once by the first `job run`: it names that directory, so that
-two jobs cannot keep their records of one root in two places, and whoever asks later finds them.
+It is `<root>/.hpk`, or a directory elsewhere where the root can neither append to a file nor make one exclusively (S3,
+Mountpoint for S3). Such a root has one small object, `.hpk/state.json`, made once by the first `job run`: it names that
+directory, so that two jobs cannot keep their records of one root in two places, and later commands find them.
 """
 
 from __future__ import annotations
@@ -24,26 +24,31 @@ RECORDS_DIRECTORY = layout.JOBS
 STATE_POINTER = layout.JOBS_ELSEWHERE
 FORMAT = layout.JOBS_ELSEWHERE_FORMAT
 FOLDER = ".hyperpod-kit"
-"""In the shared directory that is chosen; a root has a directory of its own in it."""
+"""Directory in the shared directory that is chosen; each root has a directory of its own in it."""
 
 _LARGEST = 4096
 _WRITING = 5.0
-"""Seconds in which another's word is written."""
+"""Seconds in which another job has written `state.json`."""
 
 
 def absolute(root: str) -> str:
-    """A root as a user types it, the same from everywhere."""
-    return os.path.abspath(root) if is_path(root) else root.rstrip("/")
+    """Return a root that a user typed, in a form that is the same in every working directory."""
+    if is_path(root):
+        return os.path.abspath(root)
+    return root.rstrip("/")
 
 
 def can_root_hold_records(root: str) -> bool:
-    """Whether the root itself can hold the records."""
+    """Return whether the root itself can hold the records."""
     return is_path(root) and mount_type_and_source(root) != ("fuse", MOUNTPOINT)
 
 
 def chosen(root: str, user_directory: str, env: Mapping[str, str]) -> str:
-    """The directory of the records: in the root where that can be, else below the directory that the user has named,
-    else below one that all nodes share. The same at each run of a batch script. Raises JobError."""
+    """Return the directory of the records, the same at each run of a batch script. Raises JobError.
+
+    It is in the root where that can be, else below the directory that the user has named, else below one that all nodes
+    share.
+    """
     if can_root_hold_records(root):
         if user_directory:
             raise JobError(f"{root} holds the records of its jobs itself", hint="leave --state away")
@@ -73,8 +78,13 @@ def _candidates(env: Mapping[str, str]) -> Iterator[str]:
 
 
 def record_state_directory_at_root(root: str, state: str) -> None:
-    """Let the root say where its records are, or find that it does. Raises JobError when they are elsewhere,
-    CheckpointError, OSError."""
+    """Write `state` to the root, unless the root names it already; do nothing where the root holds the records itself.
+
+    Raises:
+        JobError: The records of the root are elsewhere.
+        CheckpointError: What the root has there names no directory.
+        OSError: The root cannot be read or written.
+    """
     if can_root_hold_records(root):
         return
     store = open_store(root)
@@ -98,8 +108,10 @@ def record_state_directory_at_root(root: str, state: str) -> None:
 
 
 def state_directory_of_root(root: str) -> str:
-    """The directory of a root's records, for who looks at it later. Raises NoRecords when none were ever made,
-    CheckpointError, OSError."""
+    """Return the directory of a root's records, as its jobs have chosen it.
+
+    Raises NoRecords when no job has kept any, CheckpointError, OSError.
+    """
     if can_root_hold_records(root):
         return os.path.join(root, RECORDS_DIRECTORY)
     try:
@@ -109,7 +121,7 @@ def state_directory_of_root(root: str) -> str:
 
 
 def require_root(root: str) -> None:
-    """Raises Absent when a root that is a directory is not there: nothing is known then of the jobs on it."""
+    """Raise Absent when a root that is a directory is not there: nothing is known then of the jobs on it."""
     if is_path(root) and not os.path.isdir(root):
         raise Absent(
             f"{root} is not there: nothing is known of the jobs on it",
@@ -118,7 +130,10 @@ def require_root(root: str) -> None:
 
 
 def require(root: str, state: str) -> None:
-    """Raises OSError when the root is not there, which of some reads like an empty one; and CheckpointError."""
+    """Raise OSError when the root or `state` is not there, since an absent root can read like an empty one.
+
+    Raises CheckpointError as well.
+    """
     os.stat(state)
     if not can_root_hold_records(root) and not open_store(root).exists(STATE_POINTER):
         raise FileNotFoundError(f"{root}/{STATE_POINTER} is not there")

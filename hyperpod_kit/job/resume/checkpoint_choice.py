@@ -53,60 +53,71 @@ class Choice:
     unread: Tuple[str, ...] = ()
 
     def environment(self) -> Dict[str, str]:
-        """What the ranks are told."""
+        """Return the variables that tell the ranks where they resume, and whether they may use what memory holds."""
         resume_variables = told_to_ranks(self.source, self.step, self.kind)
-        return {**resume_variables, HPK_RESUME_MEMORY: "0"} if self.stepped_back else resume_variables
+        if self.stepped_back:
+            resume_variables[HPK_RESUME_MEMORY] = "0"
+        return resume_variables
 
     def fields(self) -> Dict[str, Any]:
-        """For the ledger and the report."""
+        """Return the fields of the choice for the ledger and the report."""
+        order: Optional[List[int]] = None
+        if self.order:
+            order = list(self.order)
         return {
             "from": self.source,
             "step": self.step,
-            "order": list(self.order) if self.order else None,
+            "order": order,
             "kind": self.kind,
             "proof": self.proof,
             "rejected": reasons(self.rejected),
         }
 
     def sentence(self) -> str:
-        """What is resumed, and what was passed over."""
+        """Return a sentence that says what is resumed, and what was passed over."""
         passed = "".join(f"; passed over {name}: {reason}" for name, reason in self.rejected)
         if self.source == NONE:
             return "starts at step 0: nothing was ever committed"
-        how = f" ({self.kind}, {PROVEN[self.proof]})" if self.proof else ""
-        return f"resumes from {self.source}{how}, step {self.step}{passed}"
+        source = self.source
+        if self.proof:
+            source += f" ({self.kind}, {PROVEN[self.proof]})"
+        return f"resumes from {source}, step {self.step}{passed}"
 
 
 def told_to_ranks(source: str, step: int, kind: str) -> Dict[str, str]:
-    """The variables that say where a run resumes."""
+    """Return the variables that tell the ranks where they resume."""
     return {HPK_RESUME_FROM: source, HPK_RESUME_STEP: str(step), HPK_RESUME_KIND: kind}
 
 
 def reasons(pairs: Any) -> List[Dict[str, str]]:
-    """(attempt, why) pairs as JSON objects."""
+    """Return (attempt, why) pairs as JSON objects."""
     return [{"attempt": str(name), "why": str(reason)} for name, reason in pairs]
 
 
 def newest_complete_kit_else_foreign(root: str, passed_over: Mapping[str, str], prove: Any = None) -> Any:
-    """Of ours the newest whose files are all there, whatever their bytes: the ranks prove them while they restore, go
-    back together where they must, and say what they took (slurm/verdict.py). Else what another framework has left
-    there, proved as far as its format can, by `prove` (foreign/newest.py): its trainer would not go back."""
+    """Return the newest checkpoint of ours whose files are all there, else the newest whole one of another framework.
+
+    Bytes of ours are not read: the ranks prove them while they restore, go back together where they must, and say what
+    they took (slurm/verdict.py). Another framework's trainer would not go back, so `prove` (foreign/newest.py) proves
+    its checkpoint as far as the format allows. Raises NoCheckpoint, NoValidCheckpoint, OSError.
+    """
     from hyperpod_kit.checkpoint.repository import selection
 
     return _newest_kit_else_foreign(selection.newest_complete, root, passed_over, prove)
 
 
 def newest_verified_kit_else_foreign(root: str, passed_over: Mapping[str, str], prove: Any = None) -> Any:
-    """The same with every byte of it proved, which takes as long as reading it."""
+    """Return the newest checkpoint of ours of which every byte is proved, else the newest whole one of another
+    framework. The proof takes as long as reading the checkpoint. Raises NoCheckpoint, NoValidCheckpoint, OSError."""
     from hyperpod_kit.checkpoint.repository import selection
 
     return _newest_kit_else_foreign(selection.newest_valid, root, passed_over, prove)
 
 
 def chooser_reusing_foreign_proofs(root: str, state: str) -> Chooser:
-    """Return `newest_complete_kit_else_foreign` for who decides outside of `job run`.
+    """Return `newest_complete_kit_else_foreign` for a decision that is made outside of `job run`.
 
-    Bytes of another framework's checkpoint that somebody has proven are not read again.
+    Bytes of another framework's checkpoint that were proven before are not read again.
     """
     from hyperpod_kit.job.foreign import proven, proving
 
@@ -117,7 +128,7 @@ def chooser_reusing_foreign_proofs(root: str, state: str) -> Chooser:
 
 
 def _newest_kit_else_foreign(kit_chooser: Chooser, root: str, passed_over: Mapping[str, str], prove: Any) -> Any:
-    """Imported late: most of this package works on nodes that hold no checkpoint."""
+    # Imported late: most of this package works on nodes that hold no checkpoint.
     from hyperpod_kit.job.foreign import newest
 
     try:
@@ -130,7 +141,7 @@ def _newest_kit_else_foreign(kit_chooser: Chooser, root: str, passed_over: Mappi
 
 
 def _is_newer(attempt: str, order: Tuple[int, int]) -> bool:
-    """Whether an attempt of ours is newer, also one that lies in memory alone."""
+    """Return whether an attempt of ours is newer, also one that lies in memory alone."""
     from hyperpod_kit.checkpoint.repository import layout
 
     name = layout.parse_checkpoint_id(attempt)
@@ -145,8 +156,10 @@ def choose_waiting_for_unread_newer(
     wait_seconds: float,
     chooser: Chooser = newest_complete_kit_else_foreign,
 ) -> Choice:
-    """`choose` for who decides outside of `job run`: for `patience` seconds a newer one that storage does not give up
-    just now is asked for again. Raises as `choose`."""
+    """Choose as `choose_requiring_root_present` does, for a decision that is made outside of `job run`.
+
+    While a newer checkpoint cannot be read, the choice is made again, for `wait_seconds` at most. Raises as `choose`.
+    """
     end = time.monotonic() + wait_seconds
     while True:
         choice = choose_requiring_root_present(root, state, chooser, passed_over, unreadable)
@@ -158,9 +171,12 @@ def choose_waiting_for_unread_newer(
 def choose_requiring_root_present(
     root: str, state: str, chooser: Chooser, passed_over: Mapping[str, str], unreadable: Mapping[str, str]
 ) -> Choice:
-    """`choose` of a root that is there before and after: one that is away reads like an empty one. Raises as `choose`,
-    NoValidCheckpoint also when checkpoints of another framework that jobs have resumed from are all gone, and OSError
-    when it, or the directory of its records, `state`, is not there."""
+    """Choose as `choose` does, and make sure that the root is there before and after: an absent one reads like an empty
+    one.
+
+    Raises as `choose`, NoValidCheckpoint also when checkpoints of another framework that jobs have resumed from are all
+    gone, and OSError when the root, or the directory of its records, `state`, is not there.
+    """
     state_place.require(root, state)
     choice = choose(root, chooser, passed_over, unreadable)
     if choice.source == NONE:
@@ -170,7 +186,10 @@ def choose_requiring_root_present(
 
 
 def _refuse_lost_foreign(root: str) -> None:
-    """Of ours `selection` has asked all records. Raises NoValidCheckpoint, CheckpointError, OSError."""
+    """Raise NoValidCheckpoint if checkpoints of another framework that jobs have resumed from are all gone.
+
+    For checkpoints of ours, `selection` has read all records before. Raises CheckpointError, OSError, too.
+    """
     lost = commit_records.lost_commits_assuming_no_manifests(
         commit_records.collect_commit_evidence(open_store(root)), kit_checkpoints=False
     )
@@ -186,8 +205,9 @@ def choose(
     passed_over: Optional[Mapping[str, str]] = None,
     unreadable: Optional[Mapping[str, str]] = None,
 ) -> Choice:
-    """Newest checkpoint that the chooser finds good; of `passed_over` (attempt -> why) only when there is no other.
+    """Return the newest checkpoint that the chooser accepts, or the choice to start at step 0 when there is none.
 
+    `passed_over` (attempt -> why): checkpoints that are taken only when there is no other.
     `unreadable`: likewise, but what memory holds of newer ones may be used.
     Raises NoValidCheckpoint, other CheckpointErrors, OSError.
     """
@@ -198,13 +218,14 @@ def choose(
     except NoCheckpoint:
         # What ends every run may be a capture that was never committed.
         return Choice(NONE, 0, stepped_back=bool(poisoned))
+    order = (int(checkpoint.epoch), int(checkpoint.seq))
+    has_rejected_poisoned = any(name in poisoned for name, _ in checkpoint.rejected)
     return Choice(
         checkpoint.attempt,
         int(checkpoint.step),
-        (int(checkpoint.epoch), int(checkpoint.seq)),
+        order,
         tuple((name, reason) for name, reason in checkpoint.rejected),
-        stepped_back=any(name in poisoned for name, _ in checkpoint.rejected)
-        or any(_is_newer(name, (int(checkpoint.epoch), int(checkpoint.seq))) for name in poisoned),
+        stepped_back=has_rejected_poisoned or any(_is_newer(name, order) for name in poisoned),
         kind=getattr(checkpoint, "kind", KIT_KIND),
         proof=getattr(checkpoint, "proof", ""),
         unread=tuple(getattr(checkpoint, "unread", ())),

@@ -1,8 +1,8 @@
-"""Where a launch of an attempt's ranks begins, where srun may start them again (HyperPod's step retry).
+"""Chooses where a launch of an attempt's ranks begins, where srun may start them again (HyperPod's step retry).
 
 A retried step has the environment of its first launch. So the wrappers of its ranks agree on a record of their launch:
-the first launch of an attempt begins where `job run` said, a later one where the newest checkpoint is by then. Our own
-Manager would find that by itself (repository/selection.py); other frameworks' trainers go where they are told.
+the first launch of an attempt begins where `job run` chose, a later one at what is the newest checkpoint by then. Our
+own Manager would find that by itself (repository/selection.py); other frameworks' trainers need to be told.
 """
 
 from __future__ import annotations
@@ -36,22 +36,29 @@ PATIENCE = 600.0
 """Seconds for the record of a launch: another framework's checkpoint is read before it is named."""
 
 STORAGE_PATIENCE = 300.0
-"""Seconds of them in which a newer checkpoint that cannot be read just now is asked for again."""
+"""Seconds of them in which a newer checkpoint that cannot be read just now is tried again."""
 
 _PREFIX = "launch-"
 
 
 def step_retry_variables(poison: Optional[PoisonCheckpoint], unreadable: Sequence[str]) -> Dict[str, str]:
-    """For a step whose ranks srun may start again: that it may, and what such a launch must not take."""
+    """Return the variables of a step whose ranks srun may start again: that it may, and the checkpoints that such a
+    launch must not take."""
+    passed_over = ""
+    if poison:
+        passed_over = poison.name
     return {
         HPK_STEP_RETRY: "1",
-        HPK_PASSED_OVER: poison.name if poison else "",
+        HPK_PASSED_OVER: passed_over,
         HPK_UNREADABLE: " ".join(unreadable),
     }
 
 
 def environment_of_current_launch(env: Mapping[str, str]) -> Dict[str, str]:
-    """The environment of a rank of this launch. Raises JobError, NoValidCheckpoint, other CheckpointErrors, OSError."""
+    """Return the environment of a rank of this launch.
+
+    Raises JobError, NoValidCheckpoint, other CheckpointErrors, OSError.
+    """
     if env.get(HPK_STEP_RETRY) != "1":
         return dict(env)
     root, state, attempt = env[HPK_CHECKPOINT_ROOT], env[HPK_STATE], env[HPK_ATTEMPT]
@@ -62,25 +69,7 @@ def environment_of_current_launch(env: Mapping[str, str]) -> Dict[str, str]:
         if not _launched_before(state, attempt):
             first = {"from": env[HPK_RESUME_FROM], "step": int(env[HPK_RESUME_STEP]), "kind": env[HPK_RESUME_KIND]}
             return {**first, "memory": env.get(HPK_RESUME_MEMORY, "")}
-        try:
-            choice = unfinished_flushes.choose_after_flushes_end(
-                lambda: checkpoint_choice.choose_waiting_for_unread_newer(
-                    root,
-                    state,
-                    passed,
-                    unreadable,
-                    STORAGE_PATIENCE,
-                    checkpoint_choice.chooser_reusing_foreign_proofs(root, state),
-                ),
-                unfinished_flushes.make_note_reader(root),
-                STORAGE_PATIENCE,
-                root=root,
-            )
-        except NoValidCheckpoint as err:
-            return {"from": None, "rejected": checkpoint_choice.reasons(err.reasons)}
-        if choice.kind != checkpoint_choice.KIT_KIND:
-            set_aside(root, [name for name, _ in choice.rejected if name not in passed], now=time.time())
-        return {**choice.fields(), "t": round(time.time(), 3), "memory": "0" if choice.stepped_back else ""}
+        return _choose_for_later_launch(root, state, passed, unreadable)
 
     name = f"{_PREFIX}{attempt}.{step_launch_id_with_srun_port(env)}"
     record = shared_decision.read_or_make_shared_record(state, name, decide, patience=PATIENCE, head_start=PATIENCE)
@@ -91,15 +80,50 @@ def environment_of_current_launch(env: Mapping[str, str]) -> Dict[str, str]:
         raise NoValidCheckpoint(
             root, [(rejection["attempt"], rejection["why"]) for rejection in record.get("rejected") or []]
         )
-    kept = {name: value for name, value in env.items() if name != HPK_RESUME_MEMORY}
-    memory = {HPK_RESUME_MEMORY: "0"} if record.get("memory") == "0" else {}
+    rank_environment = {name: value for name, value in env.items() if name != HPK_RESUME_MEMORY}
     kind = record.get("kind", checkpoint_choice.KIT_KIND)
-    return {**kept, **checkpoint_choice.told_to_ranks(record["from"], record["step"], kind), **memory}
+    rank_environment.update(checkpoint_choice.told_to_ranks(record["from"], record["step"], kind))
+    if record.get("memory") == "0":
+        rank_environment[HPK_RESUME_MEMORY] = "0"
+    return rank_environment
+
+
+def _choose_for_later_launch(
+    root: str, state: str, passed: Mapping[str, str], unreadable: Mapping[str, str]
+) -> shared_decision.Record:
+    """Return the record of a launch after the first: the newest checkpoint by now, or why there is none.
+
+    Damaged checkpoints of other frameworks are set aside. Raises CheckpointError, OSError.
+    """
+    try:
+        choice = unfinished_flushes.choose_after_flushes_end(
+            lambda: checkpoint_choice.choose_waiting_for_unread_newer(
+                root,
+                state,
+                passed,
+                unreadable,
+                STORAGE_PATIENCE,
+                checkpoint_choice.chooser_reusing_foreign_proofs(root, state),
+            ),
+            unfinished_flushes.make_note_reader(root),
+            STORAGE_PATIENCE,
+            root=root,
+        )
+    except NoValidCheckpoint as err:
+        return {"from": None, "rejected": checkpoint_choice.reasons(err.reasons)}
+    if choice.kind != checkpoint_choice.KIT_KIND:
+        set_aside(root, [name for name, _ in choice.rejected if name not in passed], now=time.time())
+    memory = ""
+    if choice.stepped_back:
+        memory = "0"
+    return {**choice.fields(), "t": round(time.time(), 3), "memory": memory}
 
 
 def foreign_choices_of_later_launches(state: str, attempt: str) -> List[RestoreVerdict]:
-    """What later launches of an attempt were told to take of other frameworks' checkpoints, oldest first: their
-    trainers say nothing of it themselves. Raises OSError."""
+    """Return the checkpoints of other frameworks that later launches of an attempt had to take, oldest first.
+
+    The trainers of these frameworks leave no verdict of their own. Raises OSError.
+    """
     dated_verdicts: List[Tuple[float, RestoreVerdict]] = []
     for stem, _, value in write_once.read_all_records(os.path.join(state, "decisions")):
         order, kind = value.get("order"), value.get("kind")

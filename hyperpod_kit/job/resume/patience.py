@@ -1,4 +1,4 @@
-"""Waiting for what does not answer: storage that holds the choice, slurmctld that knows the allocation."""
+"""Waits while storage, which holds the checkpoints, or slurmctld, which knows the allocation, does not answer."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ PAUSES = BackOff(1.0, 20.0)
 """Seconds between two tries."""
 
 REGISTERED_WITHIN = 60.0
-"""Seconds for the nodes to register with a slurmctld that was just started (2 to 3 where it is small): srun, asked for
-a step before that, says nothing and asks again after SlurmctldTimeout, at least 60 s."""
+"""Seconds for the nodes to register with a slurmctld that was just started (2 to 3 where it is small): an srun that is
+started before that prints nothing and tries again after SlurmctldTimeout, at least 60 s."""
 REGISTRATION = 0.5
-"""Seconds between two looks at it."""
+"""Seconds between two queries whether the nodes have registered."""
 
 
 class Patience:
-    """Asks again until there is an answer or the time for it is over.
+    """Repeats a question to storage or slurmctld until there is an answer or the time for it is over.
 
-    `heed` is called with what is waited for after each pause; it raises when a signal has come meanwhile.
+    `heed` is called after each pause with a phrase that says what is waited for; it raises when a signal has come
+    meanwhile.
     """
 
     def __init__(
@@ -54,9 +55,9 @@ class Patience:
         passed_over: Mapping[str, str],
         unreadable: Mapping[str, str] = NOTHING,
     ) -> checkpoint_choice.Choice:
-        """Waits for storage that does not answer; what cannot be trusted or checked is given up at once.
+        """Return the choice, once storage answers; what cannot be trusted or checked is given up at once.
 
-        An older checkpoint is taken in place of one that cannot be read only when waiting has not helped.
+        An older checkpoint is taken in place of one that cannot be read only after waiting has not helped.
         Raises GaveUp, and what `heed` raises.
         """
         root, state = self._options.root, self._options.state
@@ -84,8 +85,10 @@ class Patience:
     def choose_after_unfinished_flushes(
         self, choose: Callable[[], checkpoint_choice.Choice]
     ) -> checkpoint_choice.Choice:
-        """The choice, once nodes of the run before have brought to storage what they hold, for `flush_wait` seconds at
-        most. Raises what `choose` and `heed` raise."""
+        """Return the choice once the nodes of the run before have brought to storage what they hold.
+
+        They are waited for `flush_wait` seconds at most. Raises GaveUp, and what `choose` and `heed` raise.
+        """
 
         def pause(seconds: float) -> None:
             self._signals.pause_until_stop_or_warning(seconds)
@@ -104,11 +107,13 @@ class Patience:
         except NoValidCheckpoint as err:
             raise GaveUp(f"NoValidCheckpoint: {err}", hint=err.hint) from err
         except OSError:
-            return choose()  # which waits for storage
+            return choose()  # it waits for storage itself
 
     def _answer_from_thread_heeding_signals(self, question: Callable[[], T]) -> T:
-        """The answer of a question to storage, or its error. A signal that comes meanwhile is heard at once, which a
-        read of a mount that hangs would not let it be. Raises what `heed` raises."""
+        """Return the answer to a question to storage, or raise its error. Raises what `heed` raises.
+
+        The question runs in a thread, so that a signal is handled at once: a read of a mount that hangs would delay it.
+        """
         future: Future[T] = Future()
 
         def resolve_future() -> None:
@@ -125,9 +130,12 @@ class Patience:
         return future.result()
 
     def wait_for_answered_allocation(self, job: JobEnvironment) -> allocation.Allocation:
-        """The allocation as slurmctld has it. One that does not answer is waited for: no step can be started without
-        it, and that must not use up the job's budget of failures. So are, with one that was started just now, nodes
-        that have not registered yet. Raises what `heed` raises."""
+        """Return the allocation as slurmctld has it, once slurmctld answers and the nodes have registered with it.
+
+        A slurmctld that does not answer is waited for `controller_wait` seconds at most: no step can be started without
+        it, and that must not use up the job's budget of failures. With one that was started just now, nodes that have
+        not registered yet are waited for, too. Raises what `heed` raises.
+        """
         end = time.monotonic() + self._options.controller_wait
         registered_by = 0.0
         failures = 0
@@ -157,7 +165,7 @@ class Patience:
             self._pause(failures, "waiting for slurmctld")
 
     def requeue(self, job: JobEnvironment) -> None:
-        """`scontrol requeue`, as soon as slurmctld answers. Raises RunError when it does not, or refuses."""
+        """Requeue the job with scontrol as soon as slurmctld answers. Raises RunError when it does not, or refuses."""
         end = time.monotonic() + self._options.controller_wait
         while True:
             try:

@@ -1,4 +1,4 @@
-"""`job prove`: what is known of a checkpoint of another framework, and what is not known yet read now.
+"""`job prove`: says how far a checkpoint of another framework is proven; what is not proven yet is read now.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -13,6 +13,7 @@ from typing import Mapping
 
 from hyperpod_kit.errors import CheckpointError, NoSuchCheckpoint, Unreachable
 from hyperpod_kit.job.foreign import newest, proving
+from hyperpod_kit.job.foreign.candidate import ForeignCandidate
 from hyperpod_kit.job.foreign.proven import ProvenFiles
 from hyperpod_kit.job.resume import checkpoint_choice, proving_part, proving_watch
 from hyperpod_kit.job.step.options import RunOptions
@@ -20,7 +21,7 @@ from hyperpod_kit.untrusted import terminal
 
 
 def main(args: argparse.Namespace, env: Mapping[str, str]) -> int:
-    """The command that was parsed; its exit code. Raises HyperpodKitError."""
+    """Run the command that was parsed and return its exit code. Raises HyperpodKitError."""
     root = os.path.abspath(args.root)
     proven = ProvenFiles(root, RunOptions(root, ()).state)
     try:
@@ -39,15 +40,7 @@ def main(args: argparse.Namespace, env: Mapping[str, str]) -> int:
 
 
 def _prove(root: str, name: str, proven: ProvenFiles, *, as_json: bool) -> None:
-    foreign_candidates = newest.candidates(root)
-    candidate = next((checkpoint for checkpoint in foreign_candidates if name in ("", checkpoint.name)), None)
-    if candidate is None:
-        raise NoSuchCheckpoint(
-            f"{root} has no checkpoint of another framework" + (f" that is called {name}" if name else ""),
-            hint=f"it has {foreign_candidates[0].name}"
-            if foreign_candidates
-            else f"of our own: hyperpod-kit checkpoint verify {root}",
-        )
+    candidate = _candidate_of_name(root, name)
     try:
         unproven_files = proving.left_to_prove(root, candidate, proven)
         size, start_time = sum(os.path.getsize(os.path.join(root, file)) for file in unproven_files), time.monotonic()
@@ -70,10 +63,23 @@ def _prove(root: str, name: str, proven: ProvenFiles, *, as_json: bool) -> None:
             }
         )
         return
-    read = (
-        f"{len(unproven_files)} files, {size / 1e9:.2f} GB, read in {seconds:.1f} s"
-        if unproven_files
-        else "no file had to be read"
-    )
+    reading = "no file had to be read"
+    if unproven_files:
+        reading = f"{len(unproven_files)} files, {size / 1e9:.2f} GB, read in {seconds:.1f} s"
     proof_text = checkpoint_choice.PROVEN[proof]
-    terminal.print_stdout(f"{candidate.name} ({candidate.kind}, step {candidate.step}): {proof_text}; {read}")
+    terminal.print_stdout(f"{candidate.name} ({candidate.kind}, step {candidate.step}): {proof_text}; {reading}")
+
+
+def _candidate_of_name(root: str, name: str) -> ForeignCandidate:
+    """Return another framework's checkpoint with this name, the newest for "". Raises NoSuchCheckpoint, OSError."""
+    foreign_candidates = newest.candidates(root)
+    for candidate in foreign_candidates:
+        if name in ("", candidate.name):
+            return candidate
+    message = f"{root} has no checkpoint of another framework"
+    if name:
+        message += f" that is called {name}"
+    hint = f"of our own: hyperpod-kit checkpoint verify {root}"
+    if foreign_candidates:
+        hint = f"it has {foreign_candidates[0].name}"
+    raise NoSuchCheckpoint(message, hint=hint)

@@ -1,4 +1,4 @@
-"""A task of `job prove` in a step: reads its share of a checkpoint's files and says line by line what they are.
+"""A task of `job prove` in a step: reads its share of a checkpoint's files and writes a line about each of them.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import threading
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 from hyperpod_kit.job.foreign import newest, proving
 from hyperpod_kit.job.foreign.candidate import ForeignCandidate
@@ -20,15 +20,17 @@ BEAT = 5.0
 def prove_share_of_files(
     root: str, proven: ProvenFiles, checkpoint_name: str, index: int, task_count: int, write_line: Callable[[str], None]
 ) -> None:
-    """Prove each `tasks`-th of the files that nobody has proven, from `index` on, the largest first.
+    """Prove every `task_count`-th of the files that are not proven yet, from `index` on, the largest first.
 
-    Raises OSError for a file that cannot be read: the others that it was to read are then left to who asked.
+    Raises OSError for a file that cannot be read: the rest of the share is then read by `job run` (or `job prove`).
     """
     over = threading.Event()
     threading.Thread(target=_beat, args=(index, over, write_line), daemon=True).start()
     try:
         candidate = find(root, checkpoint_name)
-        files = proving.left_to_prove(root, candidate, proven)[index::task_count] if candidate else []
+        files: List[str] = []
+        if candidate:
+            files = proving.left_to_prove(root, candidate, proven)[index::task_count]
         for file_proof in proving.read_and_prove_files(root, files):
             write_line(
                 json.dumps(
@@ -48,12 +50,15 @@ def prove_share_of_files(
 
 
 def find(root: str, name: str) -> Optional[ForeignCandidate]:
-    """The checkpoint of that name. Raises OSError."""
-    return next((candidate for candidate in newest.candidates(root) if candidate.name == name), None)
+    """Return the checkpoint with this name, None when there is none. Raises OSError."""
+    for candidate in newest.candidates(root):
+        if candidate.name == name:
+            return candidate
+    return None
 
 
 def parse_file_proof_or_none(message: Dict[str, Any]) -> Optional[FileProof]:
-    """What a line of `run` says of a file; None for one that says something else."""
+    """Return what a line of `prove_share_of_files` says about a file; None for a line that says something else."""
     file, proof, reason, size, changed = (message.get(key) for key in ("file", "proof", "why", "size", "changed"))
     if not (isinstance(file, str) and isinstance(proof, str) and isinstance(reason, str)):
         return None

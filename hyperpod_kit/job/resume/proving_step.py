@@ -1,4 +1,4 @@
-"""Before an attempt: a checkpoint of another framework is read by the nodes that are about to load it, all at once.
+"""Proves a checkpoint of another framework before an attempt: the nodes that are about to load it read it, all at once.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -9,7 +9,7 @@ import queue
 import subprocess
 import threading
 import time
-from typing import Iterator, Mapping, Optional, Sequence
+from typing import Any, Dict, Iterator, Mapping, Optional, Sequence
 
 from hyperpod_kit.job.base.report import JobReport
 from hyperpod_kit.job.foreign import proving
@@ -21,7 +21,7 @@ from hyperpod_kit.job.step.options import RunOptions
 from hyperpod_kit.untrusted import parse
 
 WORTH_A_STEP = 4 << 30
-"""Bytes that are read here sooner than a step on other nodes is started, asked and ended."""
+"""Bytes below which this process reads them sooner than a step on other nodes could be started and ended."""
 
 SILENCE = 60.0
 """Seconds without a sign of life from a task, after which what is left is read here."""
@@ -30,7 +30,10 @@ _LONGEST = 1 << 16
 
 
 class ProvingStep:
-    """`nodes`: those that can be asked; the supervisor sets them before each choice."""
+    """Proves checkpoints of other frameworks, in a step where that is worth it.
+
+    `nodes`: those on which the step may run; the supervisor sets them before each choice.
+    """
 
     def __init__(self, options: RunOptions, env: Mapping[str, str], report: JobReport) -> None:
         self._options = options
@@ -40,7 +43,7 @@ class ProvingStep:
         self.nodes: Sequence[str] = ()
 
     def prove(self, candidate: ForeignCandidate) -> str:
-        """How far it is proven, of PROOFS. Raises CheckpointError, OSError."""
+        """Return how far the candidate is proven, of PROOFS. Raises CheckpointError, OSError."""
         return proving.read_unproven_files_and_weakest_proof(
             self._options.root, candidate, self._proven, self._proofs_from_nodes_if_worth_it
         )
@@ -63,14 +66,17 @@ class ProvingStep:
         )
         start_time, proof_count = time.monotonic(), 0
         for file_proof in self._receive_proofs_from_step(checkpoint_name, nodes):
-            # A task sees the root as its node does; what is not ours to ask, or not as long as here, is read here.
+            # A task sees the root as its node does; a file that was not given to it, or has another length here, is
+            # read here.
             if unproven_file_sizes.get(file_proof.file) == file_proof.state.size and file_proof.proof in ("", *PROOFS):
                 proof_count += 1
                 yield file_proof
+        summary = f"{proof_count} of {len(unproven_file_sizes)} files in {time.monotonic() - start_time:.1f} s"
+        if proof_count != len(unproven_file_sizes):
+            summary += "; the others are read here"
         self._report(
             "proven",
-            f"{proof_count} of {len(unproven_file_sizes)} files in {time.monotonic() - start_time:.1f} s"
-            + ("" if proof_count == len(unproven_file_sizes) else "; the others are read here"),
+            summary,
             attempt=checkpoint_name,
             files=proof_count,
             seconds=round(time.monotonic() - start_time, 1),
@@ -90,16 +96,12 @@ class ProvingStep:
         last_beat_by_task = {task: time.monotonic() for task in range(len(nodes))}
         try:
             while last_beat_by_task:
-                try:
-                    line = lines.get(timeout=1.0)
-                except queue.Empty:
-                    line = b""
+                line = _get_line_or_empty(lines)
                 if line is None:
                     return
-                try:
-                    message = parse.parse_json_object(line, _LONGEST) if line.strip() else {}
-                except ValueError:
-                    continue  # a Prolog's or a library's own words
+                message = _parse_message_or_none(line)
+                if message is None:
+                    continue
                 task = message.get("task")
                 if type(task) is int and task in last_beat_by_task:
                     last_beat_by_task[task] = time.monotonic()
@@ -112,6 +114,24 @@ class ProvingStep:
                     return
         finally:
             bare_step.end(process)
+
+
+def _get_line_or_empty(lines: queue.Queue[Optional[bytes]]) -> Optional[bytes]:
+    """Return the next line, None after the last one; an empty one when there is none within a second."""
+    try:
+        return lines.get(timeout=1.0)
+    except queue.Empty:
+        return b""
+
+
+def _parse_message_or_none(line: bytes) -> Optional[Dict[str, Any]]:
+    """Return the message of a task, {} for an empty line; None for the output of a Prolog or of a library."""
+    if not line.strip():
+        return {}
+    try:
+        return parse.parse_json_object(line, _LONGEST)
+    except ValueError:
+        return None
 
 
 def _read(process: subprocess.Popen[bytes], lines: queue.Queue[Optional[bytes]]) -> None:

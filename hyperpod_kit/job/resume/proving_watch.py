@@ -1,7 +1,7 @@
-"""While ranks train: the newest checkpoint of another framework is proven as soon as it is whole, so that the start
-after a failure has nothing left to read.
+"""Proves the newest checkpoint of another framework while ranks train, as soon as it is whole, so that the start after
+a failure has nothing left to read.
 
-One process beside `job run`, which takes only what processor time nobody else wants.
+This is one process beside `job run`, which takes only processor time that no other process needs.
 Standard library only, Python 3.8: this file is part of the bundle.
 """
 
@@ -30,14 +30,14 @@ _END = 5.0
 
 @contextlib.contextmanager
 def proving_process_unless_kit_checkpoint(choice: checkpoint_choice.Choice, root: str) -> Iterator[None]:
-    """Prove while the block lasts, unless the root is known to be our own Manager's."""
+    """Run `job prove --watch` while the block lasts, unless the root is known to hold our own Manager's checkpoints."""
     if not is_path(root) or (choice.kind == checkpoint_choice.KIT_KIND and choice.source != checkpoint_choice.NONE):
         yield
         return
     argv = [*srun_step.kit_command_on_this_node(), "prove", "--watch", root]
     try:
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, preexec_fn=make_parent_death_hook(os.getpid()))
-    except OSError:  # then the next start reads it
+    except OSError:  # then the next start reads the checkpoint
         yield
         return
     try:
@@ -51,8 +51,8 @@ def proving_process_unless_kit_checkpoint(choice: checkpoint_choice.Choice, root
 
 
 def watch(root: str, proven: ProvenFiles, pause: Callable[[float], object] = time.sleep) -> None:
-    """Prove what becomes whole, until the first checkpoint of ours is there. Ended by a signal."""
-    with contextlib.suppress(OSError):  # not every container lets a process go down
+    """Prove each newest checkpoint once it is whole, until the first checkpoint of ours is there or a signal comes."""
+    with contextlib.suppress(OSError):  # not every container lets a process lower its priority
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     previous = _Newest()
     while True:
@@ -64,7 +64,7 @@ def watch(root: str, proven: ProvenFiles, pause: Callable[[float], object] = tim
 
 
 class _Newest(NamedTuple):
-    """The newest checkpoint at a look: its files as they were, and whether all was proven."""
+    """The newest checkpoint as it was found: its name, its files, and whether all of it was proven."""
 
     name: str = ""
     files: Tuple[FileState, ...] = ()

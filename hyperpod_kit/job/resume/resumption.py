@@ -1,4 +1,4 @@
-"""What the next attempt is told to resume from, and what the ranks of the one before made of what they were told.
+"""Chooses the checkpoint that the next attempt resumes from, and reads what the ranks of the last attempt resumed from.
 
 The choice costs a listing and a manifest, whatever the size of the checkpoint: the ranks prove every byte while they
 restore, go back together where they must, and leave a verdict (slurm/verdict.py).
@@ -29,7 +29,7 @@ NOTHING_TO_TRY = (NoValidCheckpoint.__name__, DigestUnavailable.__name__, NotEno
 
 
 class Resumption:
-    """One run's choices. `chooser` looks at structure, `prover` reads every byte."""
+    """The choices of one run of `job run`. `chooser` checks structure only, `prover` reads every byte."""
 
     def __init__(
         self,
@@ -49,10 +49,14 @@ class Resumption:
     def choose_verifying_bytes_if_needed(
         self, rows: Sequence[Row], poison: Optional[PoisonCheckpoint], policy: RetryPolicy, restart: int
     ) -> checkpoint_choice.Choice:
-        """Bytes are read only where something hangs on them: who steps back from a checkpoint must know the one before
-        it to be good, and a new one renews a budget that is used up only when it is valid. Raises as Patience.choice.
+        """Return the choice for the next attempt; bytes are read only where something depends on them.
+
+        After stepping back from a checkpoint the one before it must be known to be good, and a new one renews a budget
+        that is used up only when it is valid. Raises as Patience.choice.
         """
-        passed_over = {poison.name: poison.reason} if poison else {}
+        passed_over: Dict[str, str] = {}
+        if poison:
+            passed_over[poison.name] = poison.reason
         if not poison and not self._options.prove_bytes:
             choice = self._choose(self._chooser, passed_over)
             is_spent_if_valid = exhausted(policy, count_spent_budget(rows, choice.order, restart))
@@ -67,23 +71,26 @@ class Resumption:
         )
 
     def read_and_remember_verdicts(self, attempt: str) -> Sequence[RestoreVerdict]:
-        """What the ranks of an attempt said, in the order of its launches; the last one is kept in mind."""
+        """Return the verdicts of an attempt's ranks, in the order of its launches; the last one is remembered."""
         verdicts: Sequence[RestoreVerdict] = ()
         with contextlib.suppress(OSError):
             verdicts = verdict.read_last_verdict_per_launch(self._options.state, attempt)
-            verdicts = verdicts or launches.foreign_choices_of_later_launches(self._options.state, attempt)
-        self._last_verdict = verdicts[-1] if verdicts else None
+            if not verdicts:
+                verdicts = launches.foreign_choices_of_later_launches(self._options.state, attempt)
+        self._last_verdict = None
+        if verdicts:
+            self._last_verdict = verdicts[-1]
         return verdicts
 
     def recast_crash_as_storage_if_unreadable(self, outcome: Outcome) -> Outcome:
-        """A failure that was storage's: the ranks could not read what storage listed."""
+        """Return the outcome as a failure of storage if the ranks could not read what storage listed, else as it is."""
         is_unread = self._last_verdict is not None and self._last_verdict.error == StorageUnreadable.__name__
         if not is_unread or not outcome.kind.costs_budget:
             return outcome
         return replace(outcome, kind=OutcomeKind.STORAGE)
 
     def nothing_left(self, outcome: Outcome) -> Optional[GaveUp]:
-        """The error of a run whose ranks found nothing that can be trusted or checked."""
+        """Return the error of a run whose ranks found nothing that can be trusted or checked, None of any other run."""
         last = self._last_verdict
         if not outcome.kind.costs_budget or last is None or last.error not in NOTHING_TO_TRY:
             return None
@@ -97,7 +104,7 @@ class Resumption:
 
     @property
     def none_was_valid(self) -> bool:
-        """Whether the ranks found checkpoints, and none that they could trust."""
+        """Whether the ranks found checkpoints, but none that they could trust."""
         return self._last_verdict is not None and self._last_verdict.error == NoValidCheckpoint.__name__
 
     @property
@@ -125,7 +132,7 @@ class Resumption:
 
 
 def _was_unreadable_before(rows: Sequence[Row], restart: int, name: str) -> bool:
-    """Whether ranks of an earlier run of the batch script could not read this checkpoint."""
+    """Return whether ranks of an earlier run of the batch script could not read this checkpoint."""
     for row in rows:
         is_unreadable = row.get("event") == "restored" and row.get("error") == StorageUnreadable.__name__
         if not is_unreadable or int(row.get("restart") or 0) >= restart:

@@ -1,7 +1,8 @@
-"""One answer for all ranks of a bare srun: a write-once record; the first writer wins and everybody reads it again.
+"""One choice for all ranks of a bare srun: a write-once record; the first writer wins, and every rank reads the file.
 
-What a record says becomes environment of the ranks, and others may be allowed to write to the root: so a record and its
-directories must be the job's own user's (or root's), name this very launch, and hold nothing but what we write.
+What a record says becomes environment of the ranks, and others may be allowed to write to the root. So a record and its
+directories must belong to the job's own user (or to root), and it must name this very launch and hold nothing but what
+we write.
 """
 
 from __future__ import annotations
@@ -28,20 +29,23 @@ from hyperpod_kit.untrusted.text import clean_one_line
 Record = Dict[str, Any]
 
 LARGEST = 1 << 20
-"""Bytes of a record."""
+"""The most bytes that a record may have."""
 
 HEAD_START = 15.0
 """Seconds that the first node of a step has for its decision, before others decide too: it may have died."""
 
 STORAGE_PATIENCE = 10.0
-"""Seconds in which a newer checkpoint that cannot be read just now is asked for again, and one that a node still brings
-to storage is waited for; slurmstepd waits for us."""
+"""Seconds in which a newer checkpoint that cannot be read just now is tried again, and one that a node still brings
+to storage is waited for; slurmstepd waits meanwhile."""
 
 _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)
 
 
 def srun_launch_key_zeros_if_unset(env: Mapping[str, str]) -> str:
-    """Names one launch: HyperPod's step retry keeps job id, restart count and step id, but not srun's port."""
+    """Return the name of one launch, in which a part without a variable is 0.
+
+    The name ends in srun's port: HyperPod's step retry keeps job id, restart count and step id, but not the port.
+    """
     return ".".join(
         [env.get("SLURM_JOB_ID", "0"), env.get("SLURM_RESTART_COUNT", "0"), step_launch_id_with_srun_port(env)]
     )
@@ -50,10 +54,11 @@ def srun_launch_key_zeros_if_unset(env: Mapping[str, str]) -> str:
 def read_or_make_shared_record(
     state: str, name: str, decide: Callable[[], Record], *, patience: float = 30.0, head_start: float = HEAD_START
 ) -> Record:
-    """The record `<state>/decisions/<name>.json`, made by `decide` if nobody has. Raises JobError, OSError.
+    """Return the record `<state>/decisions/<name>.json`, which is made by `decide` if there is none yet.
 
     Of all nodes of a step the first decides, and the others wait for it for `head_start` seconds: proving a checkpoint
-    of another framework on each of them would read it as often as there are nodes.
+    of another framework on each of them would read it as often as there are nodes. A record that was begun is waited
+    for, `patience` seconds at most. Raises JobError, OSError.
     """
     decisions_directory = os.path.join(state, "decisions")
     by_descriptor.make_directories(by_descriptor.resolve_parent(decisions_directory), 0o750)
@@ -83,8 +88,11 @@ def read_or_make_shared_record(
 
 
 class _Owners:
-    """Whose files below `directory` count. Some file systems (an EFS access point, Mountpoint) show all files as one
-    user's: there, ours are that user's too, and a file of ours shows it."""
+    """The users whose files below `directory` are trusted: ours and root.
+
+    Some file systems (an EFS access point, Mountpoint) show all files as one user's. There our files belong to that
+    user, too, and a file that we create shows which one it is.
+    """
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
@@ -92,7 +100,7 @@ class _Owners:
         self._has_probed_owner = False
 
     def raise_if_link_or_foreign_owner(self, path: str, file_status: os.stat_result) -> None:
-        """Raises JobError."""
+        """Raise JobError for a link, and for a file of a user who is not trusted."""
         if stat.S_ISLNK(file_status.st_mode):
             raise JobError(f"{path} is a link, expected a directory of ours", hint=f"ls -ld {path}")
         if file_status.st_uid not in self._accepted_uids and not self._has_probed_owner:
@@ -110,7 +118,10 @@ class _Owners:
 def decide(
     root: str, state: str, by: str, chooser: Optional[checkpoint_choice.Chooser] = None, *, fresh: bool = False
 ) -> Record:
-    """A new record: the choice, or why there is none. `fresh`: a person wants to begin at step 0 in that case."""
+    """Return a new record: the choice, or why there is none. `fresh`: begin at step 0 in that case, as the user wants.
+
+    Raises CheckpointError, OSError.
+    """
     chooser = chooser or checkpoint_choice.chooser_reusing_foreign_proofs(root, state)
 
     def choose() -> checkpoint_choice.Choice:
@@ -138,7 +149,7 @@ def decide(
 
 
 def task_prolog_lines(record: Record, rank: str) -> List[str]:
-    """What task_prolog.sh prints for this record: `export` and `print` lines as Slurm's TaskProlog has them.
+    """Return what task_prolog.sh prints for this record: `export` and `print` lines as Slurm's TaskProlog has them.
 
     Raises JobError for a record that we do not write.
     """
@@ -156,28 +167,18 @@ def task_prolog_lines(record: Record, rank: str) -> List[str]:
         record["from"], record["step"], record.get("kind", checkpoint_choice.KIT_KIND)
     )
     lines = [f"export {name}={value}" for name, value in rank_environment.items()]
-    if rank == "0":
-        lines.append(
-            "print hyperpod-kit: starts at step 0: nothing was ever committed"
-            if record["from"] == checkpoint_choice.NONE
-            else f"print hyperpod-kit: resumes from {record['from']}, step {record['step']}"
-        )
+    if rank == "0" and record["from"] == checkpoint_choice.NONE:
+        lines.append("print hyperpod-kit: starts at step 0: nothing was ever committed")
+    elif rank == "0":
+        lines.append(f"print hyperpod-kit: resumes from {record['from']}, step {record['step']}")
     return lines
 
 
 def problem(record: Mapping[str, Any]) -> str:
-    """Why this is no record of ours, "" when it is one."""
+    """Return why this is no record of ours, "" when it is one."""
     source, step, kind = record.get("from"), record.get("step"), record.get("kind", checkpoint_choice.KIT_KIND)
     rejected = record.get("rejected")
-    if rejected is not None and not (
-        isinstance(rejected, list)
-        and all(
-            isinstance(rejection, dict)
-            and isinstance(rejection.get("attempt"), str)
-            and isinstance(rejection.get("why"), str)
-            for rejection in rejected
-        )
-    ):
+    if rejected is not None and not _is_list_of_rejections(rejected):
         return "its rejected is no list of names and reasons"
     if source is None:
         return ""
@@ -185,11 +186,22 @@ def problem(record: Mapping[str, Any]) -> str:
         return f"its from is {clean_one_line(source, 80)!r}"
     if type(step) is not int or not 0 <= step <= MOST_STEPS:
         return f"its step is {clean_one_line(step, 80)!r}"
-    return "" if kind in checkpoint_choice.KINDS else f"its kind is {clean_one_line(kind, 80)!r}"
+    if kind not in checkpoint_choice.KINDS:
+        return f"its kind is {clean_one_line(kind, 80)!r}"
+    return ""
+
+
+def _is_list_of_rejections(rejected: Any) -> bool:
+    return isinstance(rejected, list) and all(
+        isinstance(rejection, dict)
+        and isinstance(rejection.get("attempt"), str)
+        and isinstance(rejection.get("why"), str)
+        for rejection in rejected
+    )
 
 
 def _read(path: str, name: str, owners: _Owners) -> Optional[Record]:
-    """None while it is not there or not complete. Raises JobError, OSError."""
+    """Return the record, None while it is not there or not complete. Raises JobError, OSError."""
     try:
         fd, file_status = files.open_regular_file_to_read(path)
     except FileNotFoundError:
@@ -209,7 +221,7 @@ def _read(path: str, name: str, owners: _Owners) -> Optional[Record]:
 
 
 def _create_begun_mark_if_first(path: str) -> bool:
-    """Whether nobody has begun to decide yet. Raises OSError."""
+    """Create the mark that the decision has begun, and return True, if nobody has done so yet. Raises OSError."""
     try:
         marker_path = by_descriptor.resolve_parent(f"{path}.begun")
         os.close(by_descriptor.open_own_or_root_file(marker_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640))
@@ -219,10 +231,11 @@ def _create_begun_mark_if_first(path: str) -> bool:
 
 
 def _publish(path: str, data: bytes) -> None:
-    """link(2) of a complete file: atomic on every POSIX file system, and it fails when somebody was first.
+    """Write the record unless another writer was first.
 
-    `store.durable` does the same with O_TMPFILE, which NFS does not have; there it writes in place, and what is torn
-    fails its digest. Here every rank would wait for the rest.
+    A complete file is put in place by link(2), which is atomic on every POSIX file system and fails when there is a
+    file. `store.durable` does the same with O_TMPFILE, which NFS does not have; there it writes in place, and what is
+    torn fails its digest. A torn record would keep every rank waiting for the rest of it.
     """
     path = by_descriptor.resolve_parent(path)
     fd, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".")

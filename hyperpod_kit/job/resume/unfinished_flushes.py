@@ -1,7 +1,7 @@
-"""Waiting for captures that other nodes are still bringing to storage (checkpoint/repository/flush_note.py).
+"""Waits for captures that other nodes are still bringing to storage (checkpoint/repository/flush_note.py).
 
 The nodes of a run that ended may save what it left in memory for minutes, and the next run begins elsewhere. Whether
-such a save goes on is seen by its note, which changes while it does: no clock of another machine is believed.
+such a save goes on is seen by its note, which changes while it does: no clock of another machine is trusted.
 """
 
 from __future__ import annotations
@@ -18,20 +18,24 @@ from hyperpod_kit.errors import NoValidCheckpoint
 from hyperpod_kit.job.resume import checkpoint_choice
 
 SILENT = 30.0
-"""Seconds after which a note that is not written any more is of a node that has died, or of a flush that was killed: it
-is renewed each second, or as often as a storage that is busy with what the flush writes lets it."""
+"""Seconds without a change of a note, after which its node has died or its flush was killed: a note is renewed each
+second, or as often as a storage allows that is busy with what the flush writes."""
 
 STALL = 120.0
-"""Seconds without a byte moved, after which a flush is waited for no longer: its storage hangs, or it waits itself."""
+"""Seconds without a byte moved, after which a flush is not waited for any longer: its storage hangs, or it waits
+itself."""
 
 CHECK_INTERVAL = 1.0
 SAY = 15.0
-"""Seconds between two looks, and between two lines about them."""
+"""Seconds between two readings of the notes, and between two lines about them."""
 
 
 @dataclass
 class _NoteObservation:
-    """`last`: as it was found, None for one that is just being written; `note`: the last that could be read."""
+    """What was seen of one note. `changed`, `moved`: when it last changed, and when bytes were last moved, monotonic.
+
+    `last`: the note as it was found last, None for one that is just being written; `note`: the last readable one.
+    """
 
     last: Optional[FlushNote]
     note: Optional[FlushNote]
@@ -40,7 +44,7 @@ class _NoteObservation:
 
 
 class FlushWatch:
-    """What is known of the notes of a root. `look` is told what lies there, and when."""
+    """Remembers how the notes of a root change from one reading to the next."""
 
     def __init__(self) -> None:
         self._observation_by_name: Dict[str, _NoteObservation] = {}
@@ -48,7 +52,10 @@ class FlushWatch:
     def update_and_list_ongoing_flushes(
         self, notes_found: Mapping[str, Optional[FlushNote]], order: Optional[Tuple[int, int]], now: float
     ) -> List[Optional[FlushNote]]:
-        """The flushes that go on, of captures newer than `order` (None: any); None for one that cannot be read yet."""
+        """Take in the notes that lie there `now`, and return those of the flushes that go on.
+
+        Only captures newer than `order` count (None: all do). A note that was never readable yet is returned as None.
+        """
         self._observation_by_name = {
             name: observation for name, observation in self._observation_by_name.items() if name in notes_found
         }
@@ -70,40 +77,44 @@ class FlushWatch:
         return going
 
     def silent(self, now: float) -> List[str]:
-        """The names of notes that nobody renews any more."""
+        """Return the names of notes that are not renewed any more."""
         return [name for name, observation in self._observation_by_name.items() if now - observation.changed >= SILENT]
 
 
 def needs_nothing_newer(choice: checkpoint_choice.Choice) -> bool:
-    """Whether nothing newer is wanted: who steps back takes nothing from memory either, and another framework's trainer
-    captures nothing there."""
+    """Return whether the choice stands, whatever newer captures there are.
+
+    After a step back nothing is taken from memory either, and another framework's trainer captures nothing there.
+    """
     return choice.stepped_back or choice.kind != checkpoint_choice.KIT_KIND
 
 
 Notes = Callable[[List[str]], Mapping[str, Optional[FlushNote]]]
-"""notes(stale) -> those that lie there now, once the stale ones are removed. Raises OSError."""
+"""notes(stale) -> the notes that lie there once the stale ones are removed, by name. Raises OSError."""
 
 
 def make_note_reader(root: str) -> Notes:
-    """As `outlast` wants them."""
+    """Return the `notes` of `choose_after_flushes_end` for a root."""
 
     def read(stale: List[str]) -> Mapping[str, Optional[FlushNote]]:
         store = open_store(root)
         for name in stale:
             flush_note.try_remove(store, name)
         note_by_name = flush_note.read_all(store)
-        standing = rollbacks.read_active_records(store) if note_by_name else []
+        if not note_by_name:
+            return {}
+        rollback_records = rollbacks.read_active_records(store)
         return {
             name: note
             for name, note in note_by_name.items()
-            if note is None or not _is_excluded_by_rollback(standing, note)
+            if note is None or not _is_excluded_by_rollback(rollback_records, note)
         }
 
     return read
 
 
 def _is_excluded_by_rollback(active_records: Sequence[rollbacks.RollbackRecord], note: FlushNote) -> bool:
-    """Whether the run has gone back to before that capture, or begun anew since: nobody waits for it."""
+    """Return whether the run has gone back to before that capture, or begun anew since: it is not waited for then."""
     return (
         rollbacks.find_excluding_record(active_records, CheckpointId(note.seq, note.step, note.epoch, "")) is not None
     )
@@ -118,8 +129,11 @@ def choose_after_flushes_end(
     pause: Callable[[float], None] = time.sleep,
     report_line: Callable[[str], None] = lambda line: None,
 ) -> checkpoint_choice.Choice:
-    """The choice once nothing newer is on its way, for `limit` seconds at most. Raises what its parts raise, and
-    NoValidCheckpoint where nothing else is there to begin from: step 0 would be older than what a node still saves."""
+    """Wait until nothing newer is on its way to storage, `limit` seconds at most, and return the choice.
+
+    Raises what its parts raise, and NoValidCheckpoint where a flush still goes on and there is no checkpoint to begin
+    from: step 0 would be older than what a node still saves.
+    """
     begin, reported_at = time.monotonic(), 0.0
     watch = FlushWatch()
     previous_orders: Optional[Set[Optional[Tuple[int, int]]]] = None
@@ -129,7 +143,7 @@ def choose_after_flushes_end(
         note_by_name, now = notes(stale), time.monotonic()
         going = watch.update_and_list_ongoing_flushes(note_by_name, choice.order, now)
         stale = watch.silent(now)
-        orders = {note.order if note is not None else None for note in going}
+        orders = {_order_or_none(note) for note in going}
         if previous_orders is not None and orders != previous_orders:
             # One is on storage, or has ended otherwise.
             choice, previous_orders = choose(), None
@@ -151,16 +165,28 @@ def choose_after_flushes_end(
     return choice
 
 
+def _order_or_none(note: Optional[FlushNote]) -> Optional[Tuple[int, int]]:
+    if note is None:
+        return None
+    return note.order
+
+
 def words_of(going: List[Optional[FlushNote]]) -> str:
-    """What is on its way, for people."""
+    """Return a sentence about the captures that are on their way to storage."""
     readable_notes = [note for note in going if note is not None]
     if not readable_notes:
         return "a node still brings captures from memory to storage"
     newest = max(readable_notes, key=lambda note: note.order)
     moved, size = sum(note.moved for note in readable_notes), sum(note.bytes for note in readable_notes)
     hosts = sorted({note.host for note in readable_notes})
-    shown = ", ".join(hosts[:3]) + (f" and {len(hosts) - 3} more" if len(hosts) > 3 else "")
+    subject_and_verb = ", ".join(hosts[:3])
+    if len(hosts) > 3:
+        subject_and_verb += f" and {len(hosts) - 3} more"
+    if len(hosts) > 1:
+        subject_and_verb += " still bring"
+    else:
+        subject_and_verb += " still brings"
     return (
-        f"{shown} still {'bring' if len(hosts) > 1 else 'brings'} step {newest.step} (seq {newest.seq}) of job "
+        f"{subject_and_verb} step {newest.step} (seq {newest.seq}) of job "
         f"{newest.job or '?'} from memory to storage, {moved / 1e9:.1f} of {size / 1e9:.1f} GB"
     )

@@ -75,12 +75,12 @@ class AttemptRunner:
     """Runs the attempts of one run of the batch script, one after the other.
 
     Attributes:
-        patience: What waits for storage and for slurmctld.
+        patience: Waits for storage and for slurmctld.
         storage: The checkpoint root, as this run sees it.
-        resumption: The choices, and what the ranks made of them.
-        failed_launches: What the launches that failed say together.
+        resumption: Chooses checkpoints, and reads what the ranks restored of them.
+        failed_launches: What follows from the launches that have failed.
         container_starts: Whether the ranks' container comes up.
-        ranks_were_heard: Whether a rank's wrapper has called in the last attempt.
+        ranks_were_heard: Whether a rank's wrapper has called `job run` in the last attempt.
     """
 
     def __init__(
@@ -149,21 +149,29 @@ class AttemptRunner:
         allocated = self.patience.wait_for_answered_allocation(context.job)
         if allocated.ended:
             self._interruptions.stop(explain_run_end(allocated, context.job.restart))
-        avoided = (*previous.nodes_without_root, *previous.unlaunched) if previous is not None else ()
+        avoided: Tuple[str, ...] = ()
+        if previous is not None:
+            avoided = (*previous.nodes_without_root, *previous.unlaunched)
         nodes = select_nodes(context, allocated, lost, avoided)
         return _Start(context.ledger.name(number), number, rows, poison, choice, allocated, nodes)
 
     def _end_remaining_steps(self, lost: Sequence[str], previous: Outcome) -> None:
+        """End the steps that Slurm still has of the previous attempt."""
         context = self._context
         # A slurmctld that does not answer cannot say which steps are left.
         self._proving.nodes = self.patience.wait_for_answered_allocation(context.job).healthy(lost)
-        limit = SWEEP_SECONDS_AFTER_LOSS if lost or previous.cut else SWEEP_SECONDS
+        limit = SWEEP_SECONDS
+        if lost or previous.cut:
+            limit = SWEEP_SECONDS_AFTER_LOSS
         srun_step.sweep(
             context.runner, context.job.id, context.signals.pause_until_stop_or_warning, context.report, limit=limit
         )
 
     def _choose_checkpoint(self, rows: Sequence[Row], poison: Optional[PoisonCheckpoint]) -> Choice:
-        """Choose, after a start anew where a person allows one. Raises GaveUp, RunStopped, RunHandedBack, JobError."""
+        """Choose a checkpoint, or begin anew where none is valid and a person allows that.
+
+        Raises GaveUp, RunStopped, RunHandedBack, JobError.
+        """
         context = self._context
         try:
             return self.resumption.choose_verifying_bytes_if_needed(rows, poison, context.policy, context.job.restart)
@@ -295,8 +303,10 @@ class AttemptRunner:
             self._context.report("restored", verdict.sentence(), attempt=attempt, **verdict.to_report_fields())
 
     def _record_end(self, start: _Start, outcome: Outcome, seconds: float) -> None:
-        warned = {"warned": True} if self._context.signals.warned else {}
-        self._rows.append("ended", attempt=start.attempt, seconds=seconds, **outcome.fields(), **warned)
+        row_fields = outcome.fields()
+        if self._context.signals.warned:
+            row_fields["warned"] = True
+        self._rows.append("ended", attempt=start.attempt, seconds=seconds, **row_fields)
         message = f"attempt {start.attempt} {outcome.sentence()} ({seconds:g} s)"
         self._context.report("ended", message, attempt=start.attempt, seconds=seconds, **outcome.fields())
 
@@ -304,9 +314,9 @@ class AttemptRunner:
 def select_nodes(
     context: RunContext, allocated: Allocation, lost: Sequence[str], avoided: Sequence[str]
 ) -> Tuple[str, ...]:
-    """Return the nodes to name to srun; none when the whole allocation is well.
+    """Return the nodes to name to srun; none when the step uses the whole allocation.
 
-    Raises RunHandedBack when too few are left. `avoided`: not used while there are others.
+    Nodes in `avoided` are used only where the others are too few. Raises RunHandedBack when too few are left.
     """
     options, job = context.options, context.job
     needed = options.nodes or len(job.nodes)

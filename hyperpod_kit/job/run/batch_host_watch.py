@@ -1,8 +1,9 @@
-"""When the checkpoint root hangs on the batch host alone, `job run` hangs with it: its log and its ledger are there.
+"""End a run whose checkpoint root hangs on the batch host alone.
 
-Slurm cannot end such a run either: its slurmstepd first writes why into the job's log, and hangs as well (seen with
-22.05: COMPLETING for as long as the mount hung). So a thread that touches no file marks the job and ends the script;
-`job sweep`, on the controller, queues it again. This node has been drained for its mount by then.
+`job run` hangs with the root, since its log and its ledger are there. Slurm cannot end such a run either: its
+slurmstepd first writes why into the job's log, and hangs as well (seen with 22.05: COMPLETING for as long as the mount
+hung). So a thread that touches no file marks the job and ends the script; `job sweep`, on the controller, queues it
+again. This node has been drained for its mount by then.
 """
 
 from __future__ import annotations
@@ -23,12 +24,15 @@ from hyperpod_kit.slurm import control
 from hyperpod_kit.slurm.environment import AWAY_MARK, JobEnvironment
 
 PATIENCE = 20.0
-"""Seconds in which the root has to stay away; the checks of the node have taken their own time before."""
+"""Seconds for which the root has to stay away; the checks of the node have taken their own time before."""
 
 
 def kill_children_and_exit(exit_code: int) -> None:
-    """End this process and its children, srun above all: it hangs at the log too, an orphan of it is found by nobody,
-    and the step's slurmstepds wait a minute for it to take their output."""
+    """End this process and its children, srun above all.
+
+    It hangs at the log too, nothing finds an orphan of it, and the step's slurmstepds wait a minute for it to take
+    their output.
+    """
     for child in children():
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
@@ -36,7 +40,7 @@ def kill_children_and_exit(exit_code: int) -> None:
 
 
 def children() -> List[int]:
-    """Pids of this process's children, whichever thread started them."""
+    """Return the pids of this process's children, whichever thread started them."""
     child_pids: List[int] = []
     for path in glob.glob("/proc/self/task/*/children"):
         with contextlib.suppress(OSError), open(path, encoding="ascii") as file:
@@ -45,7 +49,10 @@ def children() -> List[int]:
 
 
 class BatchHostWatch:
-    """`node`: this host in Slurm, `state`: the directory to ask for. Runs while it is entered. `end`: ends us."""
+    """Watch the checkpoint root from a thread while the object is entered.
+
+    `node` is the name of this host in Slurm, `state` the directory to probe, and `end` ends this process.
+    """
 
     def __init__(
         self,
@@ -82,28 +89,31 @@ class BatchHostWatch:
             if not has_degraded_mounts(self._marks) or self._probe.answers():
                 since = None
                 continue
-            since = clock() if since is None else since
+            if since is None:
+                since = clock()
             if clock() - since >= self._patience and self._mark_job_for_sweep_if_requeueable():
                 self._end(ExitCode.NO_STORAGE)
                 return
 
     def _mark_job_for_sweep_if_requeueable(self) -> bool:
-        """Mark the job, where it is better off elsewhere and somebody will queue it again."""
+        """Mark the job where another node would serve it and Slurm may requeue it; return whether it is marked."""
         try:
             if not is_drained_for_mount_unlike_most(self._runner, self._node):
                 return False
             record = control.query_job_record(self._runner, self._job.id)
-            comment_prefix = "" if record.get("Comment") in (None, "(null)") else record["Comment"] + " "
             if record.get("Requeue") != "1":
                 return False
-            control.set_comment(self._runner, self._job.id, comment_prefix + AWAY_MARK)
+            comment = AWAY_MARK
+            if record.get("Comment") not in (None, "(null)"):
+                comment = f"{record['Comment']} {AWAY_MARK}"
+            control.set_comment(self._runner, self._job.id, comment)
             return True
         except (RunError, JobError):
             return False
 
 
 def is_drained_for_mount_unlike_most(runner: Runner, node_name: str) -> bool:
-    """Whether this node is drained for a mount, and most others are not. Raises RunError."""
+    """Return whether this node is drained for a mount, and half of all nodes at most are. Raises RunError."""
     record_by_node = control.query_nodes(runner)
     drained_nodes = [record.name for record in record_by_node.values() if record.is_drained_for_mount]
     return node_name in drained_nodes and 2 * len(drained_nodes) <= len(record_by_node)

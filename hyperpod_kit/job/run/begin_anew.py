@@ -1,8 +1,8 @@
-"""`job run --fresh`: the job begins at step 0, once in its life, where checkpoints were committed and none of them can
-be restored.
+"""`job run --fresh`: begin at step 0 where checkpoints were committed and none of them can be restored.
 
-The batch script is run again at each requeue, with the same words: what the job has lost after it began anew is held
-like any other loss. A checkpoint that can be restored is never given up for it.
+A job does so once in its life, since its batch script is run again at each requeue, with the same options: a loss of
+checkpoints after it began anew holds the job like any other loss. A checkpoint that can be restored is never given up
+for it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ EVENT = "fresh"
 
 
 def is_fresh_start_requested_and_not_yet_used(options: RunOptions, rows: Sequence[Mapping[str, object]]) -> bool:
-    """Whether a person wants it, and this job has not done so before. Pure."""
+    """Return whether `--fresh` is set and this job has not begun anew before, by its rows. Pure."""
     return options.fresh and not any(row.get("event") == EVENT for row in rows)
 
 
 def record_fresh_start(root: str, ledger: Ledger, job: str, reason: str) -> None:
-    """Leave what was committed, and put down that this job did. Raises JobError."""
+    """Let the root begin anew, without what was committed there, and append that to the ledger. Raises JobError."""
     try:
         fresh_start.record_root_fresh_start(root, by=f"job {job}")
     except (CheckpointError, OSError) as err:

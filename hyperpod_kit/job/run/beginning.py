@@ -1,5 +1,7 @@
-"""What a run of the batch script settles before its first attempt: which job it is, that its checkpoint root is there
-and is its own, and whether it may try again."""
+"""The start of a run of the batch script, before its first attempt.
+
+It establishes which job this is, that its checkpoint root is there and belongs to it, and whether it may try again.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from hyperpod_kit.job.base.signals import Signals
 from hyperpod_kit.job.decide.budget import RetryPolicy
 from hyperpod_kit.job.decide.outcome import earliest, furthest
 from hyperpod_kit.job.decide.outcome_kind import OutcomeKind
-from hyperpod_kit.job.records.ledger import Ledger
+from hyperpod_kit.job.records.ledger import Ledger, Row
 from hyperpod_kit.job.run import finished_before, identity, ownership, rewinding
 from hyperpod_kit.job.run.sole_run import JobRunLock
 from hyperpod_kit.job.step import step_note
@@ -26,15 +28,15 @@ from hyperpod_kit.slurm import control, verdict
 from hyperpod_kit.slurm.environment import JobEnvironment, read_auto_resume_option
 
 CLAIM_WAIT = 120.0
-"""Seconds that the end of the job before us on this root is waited for."""
+"""Seconds to wait for the end of the job that used this root before."""
 
 LAST_RUN_WAIT = 5.0
-"""Seconds for a `job run` that the batch script has just ended."""
+"""Seconds to wait for the end of a `job run` that the batch script has just ended."""
 
 
 @dataclass(frozen=True)
 class Beginning:
-    """Nothing here writes below the root before the root is ours."""
+    """The steps of the start; none of them writes below the root before this job has claimed it."""
 
     options: RunOptions
     runner: Runner
@@ -43,7 +45,10 @@ class Beginning:
     sole: JobRunLock
 
     def wait_until_slurm_confirms_job(self, job: JobEnvironment) -> Optional[JobEnvironment]:
-        """The job, as Slurm has it; None when Slurm ends this run meanwhile. Raises JobError."""
+        """Return the job as Slurm has it, None when Slurm ends this run meanwhile. Raises JobError.
+
+        Without an answer within `controller_wait` seconds it is the job of the environment.
+        """
         end = time.monotonic() + self.options.controller_wait
         while True:
             recorded_job = identity.job_as_slurm_records_it(self.runner, job)
@@ -55,7 +60,10 @@ class Beginning:
                 return None
 
     def prepare_directories_unless_signalled(self, job: JobEnvironment) -> bool:
-        """The directories; False when Slurm ends this run meanwhile. Raises JobError, GaveUp."""
+        """Make the directories; return False when Slurm ends this run meanwhile. Raises JobError, GaveUp.
+
+        A requeued run waits `storage_wait` seconds for a root that is away.
+        """
         end = time.monotonic() + self.options.storage_wait
         while True:
             try:
@@ -73,12 +81,14 @@ class Beginning:
                 return False
 
     def claim_root_unless_signalled(self, job: JobEnvironment) -> bool:
-        """Take the root, before anything is written there; False when Slurm ends this run meanwhile."""
+        """Claim the root before anything is written there; return False when Slurm ends this run meanwhile.
+
+        Raises GaveUp in a requeued run, otherwise the error of the claim.
+        """
         limit = min(CLAIM_WAIT, self.options.storage_wait)
+        lock_limit = limit if job.restart else LAST_RUN_WAIT
         try:
-            self.sole.take(
-                job.id.slurm_id, self.signals.pause_until_stop_or_warning, limit if job.restart else LAST_RUN_WAIT
-            )
+            self.sole.take(job.id.slurm_id, self.signals.pause_until_stop_or_warning, lock_limit)
             ownership.claim(
                 self.runner,
                 self.options.state,
@@ -91,10 +101,12 @@ class Beginning:
         except HyperpodKitError as err:
             if self.signals.stop:
                 return False
-            raise (GaveUp(err.message, hint=err.hint) if job.restart else err) from None
+            if job.restart:
+                raise GaveUp(err.message, hint=err.hint) from None
+            raise err from None
 
     def go_back(self, job: JobEnvironment, ledger: Ledger) -> None:
-        """To the checkpoint that a person named, where one was. Raises JobError."""
+        """Go back to the checkpoint of `--from`, where it is given. Raises JobError."""
         name = self.options.rewind_to
         if not name:
             return
@@ -104,15 +116,18 @@ class Beginning:
             raise JobError(
                 f"cannot go back to {name}: {err}", hint=f"hyperpod-kit checkpoint ls {self.options.root}"
             ) from err
-        explanation = (
-            "what is newer is left for good" if done else "this job went back to it before, and goes on from there"
-        )
+        explanation = "this job went back to it before, and goes on from there"
+        if done:
+            explanation = "what is newer is left for good"
         self.report("rewound", f"--from {name}: {explanation}", attempt=name, now=done)
 
     def read_auto_resume_and_retry_policy(
         self, job: JobEnvironment, env: Mapping[str, str]
     ) -> Tuple[bool, RetryPolicy]:
-        """The user's choice; a value above 1 is a number of restarts, unless the command line names one."""
+        """Return whether the user has switched auto-resume on, and the budgets of the job.
+
+        An option above 1 is also the number of restarts, unless the command line names one.
+        """
         comment = ""
         with contextlib.suppress(RunError):
             comment = control.query_job_record(self.runner, job.id).get("Comment", "")
@@ -121,17 +136,19 @@ class Beginning:
         if restarts is None and auto_resume_option > 1:
             restarts = auto_resume_option
         policy = self.options.policy
-        return auto_resume_option > 0, policy if restarts is None else dataclasses.replace(
-            policy, max_restarts=restarts
-        )
+        if restarts is not None:
+            policy = dataclasses.replace(policy, max_restarts=restarts)
+        return auto_resume_option > 0, policy
 
     def record_if_slurm_requeued_finished_job(self, job: JobEnvironment, ledger: Ledger) -> bool:
-        """Whether the job has finished, and Slurm has queued it again by itself: then there is nothing to do."""
-        end = (
-            finished_before.end_of_previous_run_finished_after_warning(ledger.valid_rows_of_this_job(), job.restart)
-            if job.restart
-            else None
-        )
+        """Return whether the job has finished and Slurm has queued it again by itself, and record that.
+
+        There is nothing to do then.
+        """
+        if not job.restart:
+            return False
+        rows = ledger.valid_rows_of_this_job()
+        end = finished_before.end_of_previous_run_finished_after_warning(rows, job.restart)
         if end is None:
             return False
         try:
@@ -151,32 +168,49 @@ class Beginning:
         return True
 
     def close_unfinished(self, ledger: Ledger) -> None:
-        """An attempt without an end: the batch host was lost, or Slurm killed the run before it could write why."""
+        """Append an end for each attempt without one. Raises JobError, OSError.
+
+        Its batch host was lost, or Slurm killed the run before it could write why.
+        """
         rows = ledger.valid_rows_of_this_job()
         closed = {row.get("attempt") for row in rows if row.get("event") == "ended"}
         for row in rows:
             if row.get("event") == "attempt" and row.get("attempt") not in closed:
-                nodes, when = row.get("nodes") or (), float(row.get("t") or 0.0)
-                lost = allocation.lost_since(self.runner, nodes, row.get("starts"), when)
-                records: Sequence[exits.Exit] = ()
-                note: Optional[step_note.StepNote] = None
-                restore_verdicts: Sequence[verdict.RestoreVerdict] = ()
-                with contextlib.suppress(OSError):
-                    note = step_note.read(self.options.state)
-                    restore_verdicts = verdict.read_last_verdict_per_launch(self.options.state, str(row.get("attempt")))
-                    records = exits.last_launch(exits.read(self.options.state, str(row.get("attempt"))))
-                steps = [furthest(records), note.reached if note and note.attempt == row.get("attempt") else None]
-                for restore_verdict in restore_verdicts:
-                    ledger.append("restored", attempt=row.get("attempt"), **restore_verdict.to_report_fields())
-                kind = OutcomeKind.NODE_LOST if lost else OutcomeKind.UNKNOWN
-                ledger.append(
-                    "ended",
-                    attempt=row.get("attempt"),
-                    code=None,
-                    lost=list(lost),
-                    first=None,
-                    reached=max((step for step in steps if step is not None), default=None),
-                    begins=earliest(records),
-                    note="its batch script was gone before it could say why",
-                    **{"class": kind.value},
-                )
+                self._close(row, ledger)
+
+    def _close(self, row: Row, ledger: Ledger) -> None:
+        """Append what the ranks of this attempt restored, and its end, as far as records of them are there."""
+        attempt = row.get("attempt")
+        nodes, when = row.get("nodes") or (), float(row.get("t") or 0.0)
+        lost = allocation.lost_since(self.runner, nodes, row.get("starts"), when)
+        records: Sequence[exits.Exit] = ()
+        note: Optional[step_note.StepNote] = None
+        restore_verdicts: Sequence[verdict.RestoreVerdict] = ()
+        with contextlib.suppress(OSError):
+            note = step_note.read(self.options.state)
+            restore_verdicts = verdict.read_last_verdict_per_launch(self.options.state, str(attempt))
+            records = exits.last_launch(exits.read(self.options.state, str(attempt)))
+        for restore_verdict in restore_verdicts:
+            ledger.append("restored", attempt=attempt, **restore_verdict.to_report_fields())
+        kind = OutcomeKind.NODE_LOST if lost else OutcomeKind.UNKNOWN
+        ledger.append(
+            "ended",
+            attempt=attempt,
+            code=None,
+            lost=list(lost),
+            first=None,
+            reached=_last_step(attempt, records, note),
+            begins=earliest(records),
+            note="its batch script was gone before it could say why",
+            **{"class": kind.value},
+        )
+
+
+def _last_step(
+    attempt: Optional[str], records: Sequence[exits.Exit], note: Optional[step_note.StepNote]
+) -> Optional[int]:
+    """Return the last step of the attempt by the records of its ranks and by its step note."""
+    steps = [furthest(records)]
+    if note and note.attempt == attempt:
+        steps.append(note.reached)
+    return max((step for step in steps if step is not None), default=None)

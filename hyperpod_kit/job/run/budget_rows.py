@@ -19,7 +19,7 @@ MAX_FAILURES = 3
 
 
 class BudgetRows:
-    """The writer of one run of the batch script."""
+    """Writes the rows of one run of the batch script."""
 
     def __init__(self, ledger: Ledger, storage: CheckpointRoot, signals: Signals, interruptions: Interruptions) -> None:
         self._ledger = ledger
@@ -29,7 +29,7 @@ class BudgetRows:
         self._failures = 0
 
     def append(self, event: str, **fields: object) -> None:
-        """Append a row, however often that takes. Raises JobError, RunStopped, RunHandedBack."""
+        """Append a row, with as many tries as that takes. Raises JobError, RunStopped, RunHandedBack."""
         while not self.try_append(event, **fields):
             pass
 

@@ -160,7 +160,7 @@ def main(args: argparse.Namespace, command: List[str]) -> int:
 
 
 def run_options_of(args: argparse.Namespace, command: Sequence[str]) -> RunOptions:
-    """Return what `job run` was asked to do. Raises UsageError, JobError."""
+    """Return the options of a run from the command line. Raises UsageError, JobError."""
     from hyperpod_kit.job.records import state_place
     from hyperpod_kit.job.step.options import RunOptions
 
@@ -189,7 +189,10 @@ def run_options_of(args: argparse.Namespace, command: Sequence[str]) -> RunOptio
 
 
 def _stall_rule_never_by_default_if_interactive(option: Optional[str], srun_args: Sequence[str]) -> StallRule:
-    """Who sits at a terminal, with a debugger or until the next morning, ends what hangs himself."""
+    """Return the rule of `--stall`; without it `auto`, but `never` where a person is at a terminal.
+
+    That person may be in a debugger, or away until the next morning, and can end what hangs. Raises UsageError.
+    """
     from hyperpod_kit.job.step import hang
 
     is_interactive = os.isatty(0) or any("--pty" in srun_options.split() for srun_options in srun_args)

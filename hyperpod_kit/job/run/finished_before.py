@@ -1,4 +1,4 @@
-"""Whether this run of the batch script is one too many: Slurm took the end of a job that finished for a preemption.
+"""Find out whether a run is one too many: Slurm can take the end of a job that finished for a preemption.
 
 From 24.05 on slurmctld marks a job that it warns of a preemption, and the next end of its batch script is that
 preemption to it: it queues the job again, whatever the exit code. `scontrol requeue`, by which `job run` goes back into
@@ -21,8 +21,10 @@ WITHIN = 60.0
 def end_of_previous_run_finished_after_warning(
     rows: Sequence[Mapping[str, Any]], restart_count: int
 ) -> Optional[Mapping[str, Any]]:
-    """The end of the run before this one, where that run finished the job and the job had been warned; or None.
-    `rows`: of this job."""
+    """Return the end of the run before this one, or None unless it finished the job and the job had been warned.
+
+    `rows` are the rows of this job, and `restart_count` is that of this run.
+    """
     last: Optional[Mapping[str, Any]] = None
     is_done = was_warned = False
     for row in rows:
@@ -37,9 +39,14 @@ def end_of_previous_run_finished_after_warning(
         last = row
     if last is None or not is_done or last.get("restart") != restart_count - 1:
         return None
-    return last if was_warned else None
+    if not was_warned:
+        return None
+    return last
 
 
 def is_requeued_within_minute_of_end(end: Mapping[str, Any], queued_at: float) -> bool:
-    """Whether it was Slurm that put the job back. `queued`: when that was, Unix seconds, 0 when nobody knows."""
+    """Return whether it was Slurm that put the job back into the queue.
+
+    `queued_at` is when that was, in Unix seconds, and 0 where it is not known.
+    """
     return 0.0 < queued_at <= float(end.get("t") or 0.0) + WITHIN

@@ -1,4 +1,4 @@
-"""How a run of the batch script ends before its time, as exceptions of the supervisor, and who raises them.
+"""Exceptions with which a run of the batch script ends before its time, and the class that raises them.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -23,7 +23,7 @@ class RunStopped(Exception):
 
 
 class RunHandedBack(Exception):
-    """This run cannot go on; the job goes back into the queue. `kind`: the outcome that leads to it."""
+    """This run cannot go on; the job goes back into the queue. `kind` is the outcome that leads to it."""
 
     def __init__(self, kind: OutcomeKind, reason: str) -> None:
         super().__init__(reason)
@@ -44,7 +44,7 @@ class Interruptions:
         self._report = report
 
     def raise_if_signalled(self, activity: str) -> None:
-        """Raise RunStopped after TERM or INT, RunHandedBack after USR1. `activity`: what was going on meanwhile."""
+        """Raise RunStopped after TERM or INT, RunHandedBack after USR1. `activity` is what was going on meanwhile."""
         if self._signals.stop:
             nodes = allocation.query_allocation_else_from_environment(self._runner, self._job)
             self.stop(explain_run_end(nodes, self._job.restart, self._signals.stop))
@@ -54,8 +54,10 @@ class Interruptions:
     def stop(self, end: RunEnd) -> NoReturn:
         """Record and report why this run ends, and raise RunStopped."""
         self.record("stopped", why=end.explanation)
-        never = "; a cancelled job is never requeued" if end.kind is OutcomeKind.CANCELLED else ""
-        self._report("stopped", f"this run {end.explanation}{never}", why=end.explanation, kind=end.kind.value)
+        message = f"this run {end.explanation}"
+        if end.kind is OutcomeKind.CANCELLED:
+            message += "; a cancelled job is never requeued"
+        self._report("stopped", message, why=end.explanation, kind=end.kind.value)
         raise RunStopped
 
     def record(self, event: str, **fields: object) -> None:

@@ -1,7 +1,8 @@
-"""One job at a time on a checkpoint root: `<root>/.hpk/owner-000003.json`, the last of which names the job that has it.
+"""Claims of jobs on a checkpoint root, which one job uses at a time: `<root>/.hpk/owner-000003.json`.
 
-Claims are created exclusively and never removed, as epochs are: of two jobs that start at the same moment one wins. A
-claim ends with its job, and that is Slurm's to say, so nothing has to be cleaned up after a crash.
+The last claim names the job that has the root. Claims are created exclusively and never removed, as epochs are: of two
+jobs that start at the same moment one wins. A claim ends with its job, by Slurm's record, so nothing has to be cleaned
+up after a crash.
 """
 
 from __future__ import annotations
@@ -38,11 +39,20 @@ def claim(
     limit: float = 120.0,
     root: str = "",
 ) -> None:
-    """Take the root for this job; nothing to do when it has it. `state`: the directory of its records; `root`: given
-    where that is not in it.
+    """Claim the root for this job; do nothing when the job has it.
 
-    Raises RunIsOwned when another live job has it, Unreachable when Slurm did not say within `limit` seconds whether
-    that job is alive, OSError.
+    Args:
+        runner: Runs scontrol.
+        state: The directory of the root's records.
+        job: This job.
+        pause: Waits so many seconds.
+        limit: Seconds to wait for the end of a job whose state is COMPLETING or not known.
+        root: Given where `state` is not in it.
+
+    Raises:
+        RunIsOwned: Another live job has the root.
+        Unreachable: Slurm did not answer within `limit` seconds whether that job is alive.
+        OSError: The claims cannot be read or written.
     """
     end = time.monotonic() + limit
     root = root or os.path.dirname(state)
@@ -50,7 +60,7 @@ def claim(
         number, owner = _number_and_job_of_last_claim(state, pause)
         if owner == job.slurm_id:
             return
-        word = _job_state_ended_or_unheard(runner, JobId.parse(owner)) if owner else ENDED
+        word = _state_of_owner(runner, owner)
         if word in COMING_BACK or (word == COMPLETING and time.monotonic() >= end):
             raise _owned(root, job, JobId.parse(str(owner)), word)
         if word in (COMPLETING, UNHEARD):
@@ -70,21 +80,23 @@ def claim(
 
 
 def live_job_on_root_and_its_state(runner: Runner, state: str, pause: Callable[[float], None]) -> Tuple[str, str]:
-    """(job, Slurm's word for its state) of the live job that has the root, ("", "") when there is none.
+    """Return the live job that has the root and Slurm's word for its state; ("", "") when there is none.
 
-    Raises Unreachable when Slurm does not say, OSError.
+    Raises Unreachable when Slurm does not answer whether the job is alive, OSError.
     """
     try:
         _, owner = _number_and_job_of_last_claim(state, pause)
     except FileNotFoundError:
         return "", ""
-    word = _job_state_ended_or_unheard(runner, JobId.parse(owner)) if owner else ENDED
+    word = _state_of_owner(runner, owner)
     if word == UNHEARD:
         raise Unreachable(
             f"{os.path.dirname(state)} was used by job {owner}, and Slurm does not say whether that has ended",
             hint=f"scontrol show job {owner}",
         )
-    return (str(owner), word) if word in COMING_BACK or word == COMPLETING else ("", "")
+    if word in COMING_BACK or word == COMPLETING:
+        return str(owner), word
+    return "", ""
 
 
 def _owned(root: str, job: JobId, owner: JobId, word: str) -> RunIsOwned:
@@ -101,7 +113,7 @@ def _owned(root: str, job: JobId, owner: JobId, word: str) -> RunIsOwned:
 
 
 def _number_and_job_of_last_claim(state: str, pause: Callable[[float], None]) -> Tuple[int, Optional[str]]:
-    """(number, job) of the last claim; job None when there is none, or it was never finished."""
+    """Return the number of the last claim and its job, which is None without a claim or in an incomplete one."""
     numbers = [int(match.group(1)) for match in map(_NAME.fullmatch, os.listdir(state)) if match]
     if not numbers:
         return 0, None
@@ -115,17 +127,27 @@ def _number_and_job_of_last_claim(state: str, pause: Callable[[float], None]) ->
 
 
 def _job_in_claim_or_none(path: str) -> Optional[str]:
-    """The job that a claim names; None when it is no whole claim. Raises OSError."""
+    """Return the job that a claim names, None when the claim is incomplete. Raises OSError."""
     try:
         named = str(parse.parse_json_object(files.read_small_regular_file(path, most=_LONGEST)).get("job"))
     except (ValueError, Untrusted):
         return None
-    return named if _JOB.fullmatch(named) else None
+    if not _JOB.fullmatch(named):
+        return None
+    return named
+
+
+def _state_of_owner(runner: Runner, owner: Optional[str]) -> str:
+    if not owner:
+        return ENDED
+    return _job_state_ended_or_unheard(runner, JobId.parse(owner))
 
 
 def _job_state_ended_or_unheard(runner: Runner, job: JobId) -> str:
-    """Slurm's word for that job's state; ENDED when it has forgotten the job, UNHEARD when it does not answer."""
+    """Return Slurm's word for a job's state; ENDED for a job that it does not know, UNHEARD without an answer."""
     try:
         return control.query_job_record(runner, job).get("JobState", UNHEARD)
     except RunError as err:
-        return ENDED if control.is_unknown_job(err) else UNHEARD
+        if control.is_unknown_job(err):
+            return ENDED
+        return UNHEARD

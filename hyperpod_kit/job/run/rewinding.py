@@ -1,4 +1,4 @@
-"""Going back on purpose: `job rewind ROOT ATTEMPT` for the next start, `job run --from ATTEMPT` for this one."""
+"""Go back to an earlier checkpoint, at the next start (`job rewind ROOT ATTEMPT`) or now (`job run --from ATTEMPT`)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,12 @@ EVENT = "rewound"
 
 
 def rewind(root: str, attempt: str, runner: Runner, by: str) -> Rollback:
-    """Let the next start on the root go on from `attempt`. Raises RunIsOwned while a job uses the root: what it goes on
-    to save would be left too; Unreachable, CheckpointError, OSError."""
-    # Before it is asked who uses the root: what a job begins from now on is not left.
+    """Let the next start on the root go on from `attempt`.
+
+    Raises RunIsOwned while a job uses the root, since what it goes on to save would be left too; Unreachable,
+    CheckpointError, OSError.
+    """
+    # Read before the check for a live job: what a job begins from now on is not left.
     epoch = catalog.highest_epoch_and_seq(open_store(root))[0]
     owner, word = _live_job_on_root_and_its_state(root, runner)
     if owner:
@@ -32,7 +35,7 @@ def rewind(root: str, attempt: str, runner: Runner, by: str) -> Rollback:
 
 
 def _live_job_on_root_and_its_state(root: str, runner: Runner) -> Tuple[str, str]:
-    """As `ownership.live_job_on_root_and_its_state`; nobody of a root of which no job has kept records."""
+    """Return the live job on the root, as ownership.py does; ("", "") for a root of which no job has kept records."""
     try:
         state = state_place.state_directory_of_root(root)
     except JobError:
@@ -41,8 +44,11 @@ def _live_job_on_root_and_its_state(root: str, runner: Runner) -> Tuple[str, str
 
 
 def rewind_once_for_job(root: str, attempt: str, ledger: Ledger, job: str) -> bool:
-    """The same for a job that has the root, once in its life: its script is run again at each requeue, and must not go
-    back again. Whether it was done now. Raises JobError, CheckpointError, OSError."""
+    """Let a job that has the root go on from `attempt`, and return whether that was done now.
+
+    A job goes back once in its life: its script is run again at each requeue, and must not go back again. Raises
+    JobError, CheckpointError, OSError.
+    """
     if any(row.get("event") == EVENT and row.get("from") == attempt for row in ledger.valid_rows_of_this_job()):
         return False
     _record(root, attempt, f"job {job}", catalog.highest_epoch_and_seq(open_store(root))[0])

@@ -1,4 +1,4 @@
-"""What a running job says of itself to the node's metrics: kept from what `job run` reports, and gone with it."""
+"""Give the metrics of the node what `job run` reports of its job; the notes are removed when it ends."""
 
 from __future__ import annotations
 
@@ -23,15 +23,18 @@ EVERY = 60.0
 """Seconds between two counts of a job's time."""
 
 _STOP = 2.0
-"""Seconds that a job waits, at its end and at an event, for the count that is under way."""
+"""Seconds to wait for a count that is under way, at an event and at the end of the job."""
 
 _ROWS = ("attempt", "restored", "ended")
 """Events that are reported with the fields of their rows in the ledger."""
 
 
 class JobSeries:
-    """Told of each event of one run of a batch script. `state`: the directory of the ledger, which knows the runs
-    before. Best effort: no job fails for its metrics."""
+    """Keep a note of the job for the node's metrics, from each event of one run of a batch script.
+
+    `state` is the directory of the ledger, which has the runs before this one. Errors are ignored: no job fails for its
+    metrics.
+    """
 
     def __init__(self, state: str, env: Mapping[str, str], clock: Callable[[], float] = time.time) -> None:
         self._state = state
@@ -67,9 +70,13 @@ class JobSeries:
                 self._locked_note.put(note_of(self._base["job"], self._rows, now, self._goodput(now)))
 
     def _goodput(self, now: float) -> Optional[float]:
-        """Of the job so far; None where nobody knows any of it."""
-        table = self._time.table(now, wait=_STOP) if self._time is not None else TimeTable()
-        return round(table.goodput, 4) if table.goodput is not None else None
+        """Return the goodput of the job so far, None where it is not known."""
+        table = TimeTable()
+        if self._time is not None:
+            table = self._time.table(now, wait=_STOP)
+        if table.goodput is None:
+            return None
+        return round(table.goodput, 4)
 
     def _open_notes_and_start_counter(self, fields: Mapping[str, Any]) -> None:
         job, restart = fields["job"], fields["restart"]
@@ -85,7 +92,7 @@ class JobSeries:
 
 
 class FollowedTime:
-    """What the time of a job that runs went into so far, for several threads."""
+    """Tables of what the time of a running job went into so far, for several threads."""
 
     def __init__(self, state: str, job: str) -> None:
         self._root, self._job = FollowedRoot(state), job
@@ -93,8 +100,10 @@ class FollowedTime:
         self._table = TimeTable()
 
     def table(self, now: float, wait: float = -1) -> TimeTable:
-        """Up to `now`; the last one that is known, where another thread has been reading for `wait` seconds. Raises
-        OSError."""
+        """Return the table up to `now`. Raises OSError.
+
+        Where another thread has been reading for `wait` seconds, it is the last table that was counted.
+        """
         if not self._lock.acquire(timeout=wait):
             return self._table
         try:
@@ -106,7 +115,7 @@ class FollowedTime:
 
 
 class TimeCounter:
-    """Keeps the note of what a job's time went into, on a thread of its own, since it reads the records of the root."""
+    """Keep the note of what a job's time went into, on a thread of its own, since it reads the records of the root."""
 
     def __init__(self, time: FollowedTime, job: str, time_note: LockedNote, clock: Callable[[], float]) -> None:
         self._time, self._job, self._time_note, self._clock = time, job, time_note, clock
@@ -116,7 +125,7 @@ class TimeCounter:
         self._thread.start()
 
     def stop(self) -> None:
-        """The note goes with it."""
+        """Stop counting and remove the note."""
         self._over.set()
         self._thread.join(_STOP)
         self._time_note.remove_file_and_unlock()
@@ -132,11 +141,13 @@ class TimeCounter:
 
 
 def note_of(job: str, rows: Sequence[ledger.Row], now: float, goodput: Optional[float]) -> JobNote:
-    """What is said of a job with these rows in its ledger. `now`: Unix seconds."""
+    """Return the note of a job with these rows in its ledger. `now` is in Unix seconds."""
     attempts = timeline.fill_in_lost_steps_and_gaps(timeline.of_rows(rows))
     sums = timeline.totals(attempts, now)
     ran = [attempt for attempt in attempts if attempt.kind != timeline.NONE]
-    runs = ran[-1] if ran and ran[-1].kind == timeline.UNFINISHED else None
+    running_since: Optional[float] = None
+    if ran and ran[-1].kind == timeline.UNFINISHED:
+        running_since = ran[-1].started
     # Whoever may write to the root may have written classes there that are none.
     ends = {kind.value: sums.kinds[kind.value] for kind in OutcomeKind if kind.value in sums.kinds}
-    return JobNote(job, sums.attempts, runs.started if runs else None, sums.lost, goodput, ends)
+    return JobNote(job, sums.attempts, running_since, sums.lost, goodput, ends)

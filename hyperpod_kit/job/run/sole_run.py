@@ -1,7 +1,8 @@
-"""One `job run` at a time of one job on a checkpoint root: a batch script may start several, on roots of their own.
+"""A lock that lets one `job run` of a job use a checkpoint root at a time.
 
-ownership.py tells jobs apart, and all `job run` of a batch script are of one job. They run on one host: each listens
-on an address of the kernel's (abstract, unix(7)) that is made of its job and root, and goes with its process.
+A batch script may start several `job run`, on roots of their own. ownership.py tells jobs apart, and all `job run` of a
+batch script are of one job. They run on one host: each listens on an address of the kernel's (abstract, unix(7)) that
+is made of its job and root, and goes with its process.
 Standard library only, Python 3.8: this file is part of the bundle.
 """
 
@@ -25,20 +26,24 @@ _ANOTHER_USER = 0
 
 
 class JobRunLock:
-    """Holds a root for this process once it is taken, until it is closed."""
+    """Keep a root for this process from `take` to `close`."""
 
     def __init__(self, root: str) -> None:
         self._root = root
         self._socket: Optional[socket.socket] = None
 
     def take(self, job: str, pause: Callable[[float], None], limit: float) -> None:
-        """Waits `limit` seconds for the end of another; `pause` waits a while. Raises RunIsOwned, OSError."""
+        """Take the root; wait for the end of another `job run` that has it, `limit` seconds at most.
+
+        `pause` waits so many seconds, and a signal ends it before. Raises RunIsOwned, OSError.
+        """
         address = _address(self._root, job)
         end = time.monotonic() + limit
         resumes = 0.0  # a pause that ends before it was ended by a signal, and so will be all that follow
         owner: Optional[int] = None
         while not self._try_bind(address):
-            owner = _owner(address) if owner is None else owner  # once: nobody takes what is asked there off its queue
+            if owner is None:
+                owner = _owner(address)  # once: no process takes our connection off the queue of that socket
             if owner == _ANOTHER_USER:
                 return  # anybody may take any address: that says nothing of this job
             now = time.monotonic()
@@ -52,7 +57,7 @@ class JobRunLock:
             pause(_RETRY_INTERVAL)
 
     def close(self) -> None:
-        """Give the root up."""
+        """Release the root; do nothing where it is not taken."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -72,13 +77,15 @@ class JobRunLock:
 
 
 def _address(root: str, job: str) -> str:
-    name = os.path.realpath(root) if is_path(root) else root
+    name = root
+    if is_path(root):
+        name = os.path.realpath(root)
     digest = hashlib.sha256(os.fsencode(f"{job}\0{name}")).hexdigest()
     return f"\0hpk-job-run-{os.geteuid()}-{digest[:32]}"
 
 
 def _owner(address: str) -> Optional[int]:
-    """The process that listens there; None: nobody does (any more)."""
+    """Return the pid of the process that listens there, None without one (any more), `_ANOTHER_USER` for others'."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.settimeout(1.0)
         try:
@@ -89,4 +96,6 @@ def _owner(address: str) -> Optional[int]:
             return None
         credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, _ = _CREDENTIALS.unpack(credentials)
-    return int(pid) if uid == os.geteuid() else _ANOTHER_USER
+    if uid != os.geteuid():
+        return _ANOTHER_USER
+    return int(pid)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import ContextManager, Mapping, Optional, Tuple
+from typing import ContextManager, Dict, List, Mapping, Optional, Tuple
 
 from hyperpod_kit import audit, descriptors
 from hyperpod_kit.errors import GaveUp, NoValidCheckpoint, RunError
@@ -53,7 +53,7 @@ REQUEUE_WAIT = 60.0
 
 
 class JobSupervisor:
-    """One run of the batch script. Everything outside of the process comes in through the constructor."""
+    """Runs a job for one run of its batch script. Everything outside of the process is given to the constructor."""
 
     def __init__(
         self,
@@ -77,7 +77,9 @@ class JobSupervisor:
         self._descriptor_limit = descriptors.soft_limit()  # what the ranks get
         job = JobEnvironment.read(env)
         self._groups = identity.components(job, options.srun_args, options.nodes)
-        self._job = job.restricted_to_components(self._groups) if self._groups else job
+        self._job = job
+        if self._groups:
+            self._job = job.restricted_to_components(self._groups)
 
     def run(self) -> int:
         """Run the job and return the exit code of the batch script.
@@ -99,7 +101,7 @@ class JobSupervisor:
             return self._run_claimed(startup, job)
 
     def _run_claimed(self, startup: Beginning, job: JobEnvironment) -> int:
-        """The root is this job's: bring its records up to date, and go from attempt to attempt."""
+        """Bring the records of the claimed root up to date, run the attempts, and return the exit code."""
         options = self._options
         ledger = Ledger(options.state, job.id.slurm_id, job.restart, born=life.id_of_batch_script_run(self._env))
         job_index.append_job_and_root(job, options.root, self._env)
@@ -131,7 +133,9 @@ class JobSupervisor:
             return _AttemptLoop(context, auto_resume, self._chooser, self._prover).run()
 
     def _report_start(self, job: JobEnvironment, auto_resume: bool) -> None:
-        components = {"components": list(self._groups)} if self._groups else {}
+        components: Dict[str, List[int]] = {}
+        if self._groups:
+            components["components"] = list(self._groups)
         switch = "on" if auto_resume else "off"
         self._report(
             "start",
@@ -155,7 +159,7 @@ class JobSupervisor:
             self._report("descriptors", shortage)
 
     def _watch_batch_host(self, context: RunContext, auto_resume: bool) -> ContextManager[object]:
-        """Return what gives the job back when the root hangs on this host alone."""
+        """Return the watch that gives the job back when the root hangs on this host alone."""
         node = self._env.get("SLURMD_NODENAME", "")
         if not auto_resume or not node:
             return contextlib.nullcontext()
@@ -163,7 +167,7 @@ class JobSupervisor:
 
 
 class _AttemptLoop:
-    """From attempt to attempt, until one of them is the last of this run."""
+    """Runs one attempt after the other, until one of them is the last of this run."""
 
     def __init__(
         self,
@@ -194,7 +198,10 @@ class _AttemptLoop:
             raise
 
     def _run_attempts(self) -> int:
-        """Raises RunStopped, RunHandedBack, GaveUp, JobError."""
+        """Run attempts until one ends the run, and return its exit code.
+
+        Raises RunStopped, RunHandedBack, GaveUp, JobError.
+        """
         number = 0
         lost: Tuple[str, ...] = ()
         outcome: Optional[Outcome] = None
@@ -208,11 +215,10 @@ class _AttemptLoop:
             number += 1
 
     def _collect_facts(self, outcome: Outcome) -> AttemptFacts:
-        """Return what decides about this outcome; the ledger is read only where it does."""
+        """Return the facts that decide what follows; the ledger is read only for an outcome that needs it."""
         context, attempts = self._context, self._attempts
         away_seconds = self._measure_storage_outage(outcome)
         nothing_to_restore = attempts.resumption.nothing_left(outcome)
-        is_waited_out = away_seconds >= context.options.storage_wait
         return AttemptFacts(
             outcome=outcome,
             policy=context.policy,
@@ -226,7 +232,7 @@ class _AttemptLoop:
             launch_advice=attempts.failed_launches.advice,
             storage_away_seconds=away_seconds,
             storage_wait=context.options.storage_wait,
-            unreadable=self._find_unreadable() if is_waited_out else None,
+            unreadable=self._find_unreadable(away_seconds),
         )
 
     def _measure_storage_outage(self, outcome: Outcome) -> float:
@@ -251,7 +257,10 @@ class _AttemptLoop:
             self._context.options, self._context.ledger.valid_rows_of_this_job()
         )
 
-    def _find_unreadable(self) -> Optional[UnreadableCheckpoint]:
+    def _find_unreadable(self, away_seconds: float) -> Optional[UnreadableCheckpoint]:
+        """Return the one checkpoint that cannot be read, if there is one; None while storage is still waited for."""
+        if away_seconds < self._context.options.storage_wait:
+            return None
         rows, restart = self._context.ledger.valid_rows_of_this_job(), self._context.job.restart
         return self._attempts.resumption.find_unreadable(rows, restart)
 
@@ -263,7 +272,9 @@ class _AttemptLoop:
     def _act(self, decision: RunDecision, outcome: Outcome) -> None:
         """Do what leads to the next attempt. Raises RunHandedBack, GaveUp, RunStopped, JobError."""
         if decision.kind is DecisionKind.REQUEUE:
-            kind = outcome.kind if outcome.kind.is_handed_back else OutcomeKind.NODE_LOST
+            kind = OutcomeKind.NODE_LOST
+            if outcome.kind.is_handed_back:
+                kind = outcome.kind
             raise RunHandedBack(kind, decision.reason)
         if decision.kind is DecisionKind.GIVE_UP:
             assert decision.error is not None
@@ -324,7 +335,12 @@ class _AttemptLoop:
 
     def _record_gave_up(self, error: GaveUp) -> None:
         cause, report = error.__cause__, self._context.report
-        rejected = checkpoint_choice.reasons(cause.reasons) if isinstance(cause, NoValidCheckpoint) else []
+        rejected: List[Dict[str, str]] = []
+        if isinstance(cause, NoValidCheckpoint):
+            rejected = checkpoint_choice.reasons(cause.reasons)
+        error_name: Optional[str] = None
+        if cause:
+            error_name = type(cause).__name__
         self._interruptions.record("gave_up", why=error.message, rejected=rejected)
         for row in rejected:
             report("rejected", f"{row['attempt']}: {row['why']}", attempt=row["attempt"], why=row["why"])
@@ -333,5 +349,5 @@ class _AttemptLoop:
             f"gave up: {error.message}",
             why=error.message,
             rejected=rejected,
-            error=type(cause).__name__ if cause else None,
+            error=error_name,
         )

@@ -1,6 +1,6 @@
-"""What a checkpoint root says of its saves: the newest durable one, and a row that came to nothing after it.
+"""Reads a checkpoint root for its saves: the newest durable one, and failed saves in a row after it.
 
-Reads names, one manifest and one word of rank 0's agent; no data. Of a root that says nothing, nothing is claimed.
+Only names, one manifest and one note of rank 0's agent are read, no data. About a root without them nothing is claimed.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.untrusted.text import clean_one_line
 
 _TRIED = 8
-"""Manifests that are damaged and passed over: whether a checkpoint can be trusted is not asked here."""
+"""Damaged manifests that are passed over at most: whether a checkpoint can be trusted is not decided here."""
 
 
 @dataclass(frozen=True)
 class NewestDurable:
-    """The newest committed checkpoint. `at`: Unix seconds, None when its manifest has no such time. `tier`: "memory" of
-    a save for memory, which was brought to storage because memory might not last; "" of any other."""
+    """The newest committed checkpoint. `at`: Unix seconds, None when its manifest has no time. `tier`: "memory" for a
+    save for memory that was brought to storage because memory might not last; "" for any other."""
 
     attempt: str
     epoch: int
@@ -37,12 +37,12 @@ class NewestDurable:
 
 @dataclass(frozen=True)
 class SaveStatus:
-    """What a root tells of its saves.
+    """What a checkpoint root shows about its saves.
 
     Attributes:
         durable: The newest committed checkpoint; None when nothing was ever committed.
         lost: The newest row of saves that came to nothing, when it is newer.
-        failure: Why the root could not be asked, "" when it could.
+        failure: Why the root could not be read, "" when it could.
     """
 
     durable: Optional[NewestDurable] = None
@@ -50,23 +50,25 @@ class SaveStatus:
     failure: str = ""
 
     def to_dict(self) -> Dict[str, Any]:
-        return {
-            "durable": asdict(self.durable) if self.durable is not None else None,
-            "lost": self.lost._asdict() if self.lost is not None else None,
-            "unknown": self.failure,
-        }
+        fields: Dict[str, Any] = {"durable": None, "lost": None, "unknown": self.failure}
+        if self.durable is not None:
+            fields["durable"] = asdict(self.durable)
+        if self.lost is not None:
+            fields["lost"] = self.lost._asdict()
+        return fields
 
 
 def read_save_status(root: str) -> SaveStatus:
-    """Return what the root tells. Never raises for what lies there: `job status` has more to show."""
+    """Return what the root shows about its saves. Never raises for what lies there: `job status` has more to show."""
     try:
         store = open_store(root)
         durable = _newest_durable(store)
         row = failure_rows.read_newest(store)
     except (CheckpointError, OSError, ValueError) as err:
         return SaveStatus(failure=clean_one_line(verify.describe_failure(err)))
-    is_newer = row is not None and (durable is None or (row.epoch, row.seq) > (durable.epoch, durable.seq))
-    return SaveStatus(durable, row if is_newer else None)
+    if row is not None and durable is not None and (row.epoch, row.seq) <= (durable.epoch, durable.seq):
+        row = None
+    return SaveStatus(durable, row)
 
 
 def _newest_durable(store: Store) -> Optional[NewestDurable]:
@@ -85,7 +87,7 @@ def _newest_durable(store: Store) -> Optional[NewestDurable]:
 
 
 def describe_save_status(status: SaveStatus, now: float) -> List[str]:
-    """Return a line each for people; none when there is nothing to report. `now`: Unix seconds."""
+    """Return lines for people; none when there is nothing to report. `now`: Unix seconds."""
     if status.failure:
         return [f"newest durable: unknown: {status.failure}"]
     lines = []
@@ -99,15 +101,24 @@ def describe_save_status(status: SaveStatus, now: float) -> List[str]:
 
 
 def _describe_durable(durable: NewestDurable, now: float) -> str:
-    age = f", {ago(now - durable.at)}" if durable.at is not None else ""
-    origin = ", a save for memory that was brought to storage" if durable.tier == "memory" else ""
-    return f"newest durable: step {durable.step}{age}{origin}"
+    line = f"newest durable: step {durable.step}"
+    if durable.at is not None:
+        line += f", {ago(now - durable.at)}"
+    if durable.tier == "memory":
+        line += ", a save for memory that was brought to storage"
+    return line
 
 
 def _describe_lost_saves(row: Row, now: float, *, has_durable: bool) -> str:
-    saves = "1 save" if row.lost_in_row == 1 else f"{row.lost_in_row} saves in a row"
-    since = " since" if has_durable else ""
+    saves = "1 save"
+    if row.lost_in_row != 1:
+        saves = f"{row.lost_in_row} saves in a row"
+    verb = "came to nothing"
+    if has_durable:
+        verb += " since"
+    time_format = "%Y-%m-%d %H:%M"
     is_recent = 0 <= now - row.at < 12 * 3600
-    shape = "%H:%M" if is_recent else "%Y-%m-%d %H:%M"
-    when = time.strftime(shape, time.localtime(row.at))
-    return f"{saves} came to nothing{since} (at {when}): {row.why}"
+    if is_recent:
+        time_format = "%H:%M"
+    when = time.strftime(time_format, time.localtime(row.at))
+    return f"{saves} {verb} (at {when}): {row.why}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import time
-from typing import List, Sequence
+from typing import List, Optional, Sequence
 
 from hyperpod_kit.job.base.durations import describe_duration
 from hyperpod_kit.job.decide.outcome_kind import OutcomeKind
@@ -42,7 +42,11 @@ def page(
     more: Sequence[str] = (),
     times: Sequence[JobTime] = (),
 ) -> str:
-    """The whole document. `now`: until when an attempt that still runs is drawn, Unix seconds; `times`: of the jobs."""
+    """Return the HTML document.
+
+    `now`: until when an attempt that still runs is drawn, Unix seconds; `more`: further paragraphs; `times`: what the
+    time of each job went into.
+    """
     rows = "\n".join(_row(attempt, now) for attempt in attempts)
     return f"""<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>
@@ -65,10 +69,12 @@ done that lasted.</p>
 
 
 def _pictures(times: Sequence[JobTime], now: float) -> str:
-    """What each job's time went into."""
+    """Return a heading for each job, and pictures of what its time went into."""
     parts = []
     for time_of_job in times:
-        headline = show.goodput_sentence(time_of_job, table_of(time_of_job.pieces)) if time_of_job.pieces else ""
+        headline = ""
+        if time_of_job.pieces:
+            headline = show.goodput_sentence(time_of_job, table_of(time_of_job.pieces))
         parts.append(f"<h2>{html.escape(time_of_job.job)}: {html.escape(headline)}</h2>")
         if time_of_job.current is not None:
             current = time_of_job.current
@@ -79,7 +85,10 @@ def _pictures(times: Sequence[JobTime], now: float) -> str:
 
 
 def steps_over_time_svg(attempts: Sequence[JobAttempt], now: float) -> str:
-    """Steps over time: an attempt is a line from the step it resumed to the one it reached, dashed where unknown."""
+    """Return a picture of steps over time, "" when no attempt has a step.
+
+    An attempt is a line from the step it resumed to the one it reached, dashed where that is not known.
+    """
     ran = [attempt for attempt in attempts if attempt.kind != NONE and attempt.step is not None]
     if not ran:
         return ""
@@ -101,15 +110,18 @@ def steps_over_time_svg(attempts: Sequence[JobAttempt], now: float) -> str:
         )
     for part in range(5):
         when = begin + span * part / 4
-        anchor = "end" if part == 4 else "middle"
+        anchor = "middle"
+        if part == 4:
+            anchor = "end"
         marks.append(
             f'<text x="{x(when)}" y="{HEIGHT - 16}" text-anchor="{anchor}">{describe_duration(when - begin)}</text>'
         )
     for attempt in ran:
         step = attempt.step or 0
-        last = attempt.reached if attempt.reached is not None else step
+        last, dash = step, ' stroke-dasharray="4 4"'
+        if attempt.reached is not None:
+            last, dash = attempt.reached, ""
         colour = COLOURS.get(attempt.kind, COLOURS[UNFINISHED])
-        dash = "" if attempt.reached is not None else ' stroke-dasharray="4 4"'
         end = _end(attempt, now)
         marks.append(
             f"<g><title>{html.escape(f'{attempt.name}: {ending(attempt)}')}</title>"
@@ -126,7 +138,9 @@ def steps_over_time_svg(attempts: Sequence[JobAttempt], now: float) -> str:
 def _end(attempt: JobAttempt, now: float) -> float:
     if attempt.ended is not None:
         return attempt.ended
-    return max(attempt.started, now) if attempt.kind == UNFINISHED else attempt.started
+    if attempt.kind == UNFINISHED:
+        return max(attempt.started, now)
+    return attempt.started
 
 
 def _colour_legend(attempts: Sequence[JobAttempt]) -> str:
@@ -135,16 +149,23 @@ def _colour_legend(attempts: Sequence[JobAttempt]) -> str:
 
 
 def _moment(at: float) -> str:
-    """With its zone: a page is read by others, elsewhere."""
+    """Return a time with its time zone: others read the page elsewhere."""
     return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(at))
 
 
 def _row(attempt: JobAttempt, now: float) -> str:
     def cell(value: object, number: bool = False) -> str:
-        text = "" if value is None else html.escape(str(value))
-        return f'<td class="n">{text}</td>' if number else f"<td>{text}</td>"
+        text = ""
+        if value is not None:
+            text = html.escape(str(value))
+        if number:
+            return f'<td class="n">{text}</td>'
+        return f"<td>{text}</td>"
 
     when = _moment(attempt.started)
+    duration: Optional[str] = None
+    if attempt.seconds is not None:
+        duration = describe_duration(attempt.seconds)
     passed = "; ".join(f"passed over {entry.get('attempt')}: {entry.get('why')}" for entry in attempt.rejected)
     return (
         "<tr>"
@@ -152,7 +173,7 @@ def _row(attempt: JobAttempt, now: float) -> str:
             [
                 cell(attempt.name),
                 cell(when),
-                cell(describe_duration(attempt.seconds) if attempt.seconds is not None else None, True),
+                cell(duration, True),
                 cell(attempt.step, True),
                 cell(reached_step_text(attempt, now), True),
                 cell(lost_steps_text(attempt), True),

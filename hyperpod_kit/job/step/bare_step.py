@@ -1,4 +1,4 @@
-"""A short step of our own, one task on each of some nodes, outside of any container: how it is called and ended.
+"""Start and end a short step of our own, one task on each of some nodes, outside of any container.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -28,7 +28,7 @@ _SHAPE = (
     "SLURM_TRES_PER_TASK",
     "SRUN_CPUS_PER_TASK",
 )
-"""What sbatch says of the training's tasks, and srun would heed for ours."""
+"""Variables by which sbatch describes the training's tasks, and which srun would heed for ours."""
 
 
 def start_kit_program_on_nodes(
@@ -40,8 +40,11 @@ def start_kit_program_on_nodes(
     *,
     with_stdin_pipe: bool = False,
 ) -> subprocess.Popen[bytes]:
-    """`words`: arguments of our program. Its standard output is a pipe. With `talk` so is its standard input, which all
-    tasks hear, and they go on without one that has ended, or whose node is lost. Raises OSError."""
+    """Start our program with these arguments on each of the nodes; the step's standard output is a pipe.
+
+    With `with_stdin_pipe` so is its standard input, which all tasks read, and they go on without one that has ended, or
+    whose node is lost. Raises OSError.
+    """
     return start_command(
         srun,
         purpose,
@@ -61,26 +64,29 @@ def start_command(
     *,
     with_stdin_pipe: bool = False,
 ) -> subprocess.Popen[bytes]:
-    """The same for any command. Raises OSError."""
+    """Start any command on each of the nodes, with pipes as start_kit_program_on_nodes makes them. Raises OSError."""
     count = len(nodes)
     argv: List[str] = [
         *(srun, "--overlap", f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1"),
         *(f"--nodelist={compress(nodes)}", "--cpu-bind=none", "--kill-on-bad-exit=0", "--mpi=none"),
-        *(("--no-kill", "--wait=0") if with_stdin_pipe else ()),
-        f"--job-name={step_name.full_name(name)}",
-        *command,
     ]
+    stdin = subprocess.DEVNULL
+    if with_stdin_pipe:
+        argv += ["--no-kill", "--wait=0"]
+        stdin = subprocess.PIPE
+    argv += [f"--job-name={step_name.full_name(name)}", *command]
     return subprocess.Popen(
         argv,
         env=srun_step.step_environment(_env_without_hpk_pyxis_and_task_shape(env), {}),
-        stdin=subprocess.PIPE if with_stdin_pipe else subprocess.DEVNULL,
+        stdin=stdin,
         stdout=subprocess.PIPE,
         preexec_fn=make_parent_death_hook(os.getpid()),
     )
 
 
 def _env_without_hpk_pyxis_and_task_shape(env: Mapping[str, str]) -> Dict[str, str]:
-    """Without what srun would heed for the training's tasks: pyxis starts a container for its variables."""
+    """Return the environment without what srun would heed for the training's tasks: pyxis starts a container for its
+    variables."""
     return {
         key: value
         for key, value in env.items()
@@ -89,7 +95,7 @@ def _env_without_hpk_pyxis_and_task_shape(env: Mapping[str, str]) -> Dict[str, s
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """TERM makes srun end its tasks."""
+    """End the step: by TERM, which makes srun end its tasks, and by KILL where that takes more than 10 seconds."""
     if process.poll() is None:
         process.terminate()
         try:

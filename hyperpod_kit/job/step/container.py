@@ -1,5 +1,5 @@
-"""A step in a container (pyxis: `srun --container-image`): what is said before it starts, how a rank's wrapper finds a
-Python inside, and when it is plain that no rank will ever begin.
+"""A step in a container (pyxis: `srun --container-image`): the warnings before it starts, how a rank's wrapper finds a
+Python inside, and after how many attempts it is certain that no rank will ever begin.
 
 `job run` itself is outside, on the batch host.
 """
@@ -16,18 +16,18 @@ from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.system.mountinfo import is_same_or_below, mount_containing_path, read_mountinfo
 
 PYTHONS = ("python3", "/usr/bin/python3", "/usr/local/bin/python3", "/opt/conda/bin/python3")
-"""Where images have one, best first; PATH is the image's own."""
+"""Where images have a Python, best first; PATH is the image's own."""
 
 OLDEST = (3, 8)
 
 INSIDE = "--inside-container"
-"""Tells the wrapper that it runs in one."""
+"""The option that tells the wrapper that it runs in a container."""
 
 TRIES = 2
 """Attempts in a row in which no rank has begun: an import from a registry may fail once."""
 
 FSTABS = ("/etc/enroot/mounts.d", "~/.config/enroot/mounts.d")
-"""What an administrator or the user has mounted into every container, enroot's own format."""
+"""Directories of the mounts that an administrator or the user has added to every container, in enroot's own format."""
 
 _FIND = """\
 for python in {pythons}; do
@@ -42,7 +42,8 @@ _KEPT = ("image", "name", "mounts", "workdir", "unshare")
 
 @dataclass(frozen=True)
 class Container:
-    """What srun is asked for, by options or pyxis's variables. `mounts`: paths inside; `python`: if one is named."""
+    """The container that srun is to start, by its options or pyxis's variables. `mounts`: paths inside; `python`: its
+    Python, "" where none is named."""
 
     mounts: Tuple[str, ...] = ()
     workdir: str = ""
@@ -50,8 +51,11 @@ class Container:
     python: str = ""
 
     def command_running_python_inside(self, python_arguments: Sequence[str]) -> List[str]:
-        """Words that run Python inside with the arguments `rest`."""
-        pythons = " ".join(map(shlex.quote, (self.python,) if self.python else PYTHONS))
+        """Return the command that runs a Python inside with these arguments."""
+        candidates: Sequence[str] = PYTHONS
+        if self.python:
+            candidates = (self.python,)
+        pythons = " ".join(map(shlex.quote, candidates))
         script = _FIND.format(
             pythons=pythons, oldest=OLDEST, code=int(ExitCode.NO_PYTHON), words=".".join(map(str, OLDEST))
         )
@@ -60,8 +64,8 @@ class Container:
     def doubts(
         self, needed: Sequence[str], command: Sequence[str], program: str, fstabs: Sequence[str] = FSTABS
     ) -> Iterator[str]:
-        """What will probably go wrong inside, each with what to type. `needed`: directories of checkpoints and records;
-        `program`: ours, as the wrapper starts it."""
+        """Yield what will probably go wrong inside, each with what to type. `needed`: the directories of checkpoints
+        and records; `program`: ours, as the wrapper starts it."""
         paths_in_container = (*self.mounts, *_targets_in_enroot_fstabs(fstabs))
         if not covered(program, paths_in_container):
             kit_directory = program[: program.rfind("/hyperpod_kit/")]
@@ -89,7 +93,7 @@ class Container:
 def container_from_options_or_env(
     srun_args: Sequence[str], env: Mapping[str, str], image_python: str = ""
 ) -> Optional[Container]:
-    """The container of a step; None when it has none. Options win over PYXIS_CONTAINER_*, as in pyxis."""
+    """Return the container of a step; None when it has none. Options win over PYXIS_CONTAINER_*, as in pyxis."""
     given = {
         name: env[f"PYXIS_CONTAINER_{name.upper()}"] for name in _KEPT if env.get(f"PYXIS_CONTAINER_{name.upper()}")
     }
@@ -101,12 +105,12 @@ def container_from_options_or_env(
 
 
 def covered(path: str, places: Sequence[str]) -> bool:
-    """Whether `path` is one of the places or below one."""
+    """Return whether `path` is one of the places or below one."""
     return any(is_same_or_below(path, directory) for directory in places)
 
 
 def top(path: str) -> str:
-    """The first directory of a path, where file systems are mounted."""
+    """Return the first directory of a path, where file systems are mounted."""
     return "/" + path.strip("/").split("/")[0]
 
 
@@ -115,19 +119,23 @@ def _options(srun_args: Sequence[str]) -> Dict[str, str]:
     for number, word in enumerate(srun_args):
         name, equals, value = word.partition("=")
         key = name[len("--container-") :]
-        if name.startswith("--container-") and key in _KEPT:
-            value = value if equals else " ".join(srun_args[number + 1 : number + 2])
+        if not name.startswith("--container-") or key not in _KEPT:
+            continue
+        if not equals:
+            value = " ".join(srun_args[number + 1 : number + 2])
+        if key == "mounts" and key in container_options:
             # pyxis joins the lists of several options.
-            container_options[key] = (
-                f"{container_options[key]},{value}" if key == "mounts" and key in container_options else value
-            )
+            value = f"{container_options[key]},{value}"
+        container_options[key] = value
     return container_options
 
 
 def _target(mount: str) -> str:
-    """The path inside, of SRC[:DST[:FLAGS]]."""
+    """Return the path inside, of SRC[:DST[:FLAGS]]."""
     parts = mount.split(":")
-    return os.path.normpath(parts[1] if len(parts) > 1 and parts[1].startswith("/") else parts[0])
+    if len(parts) > 1 and parts[1].startswith("/"):
+        return os.path.normpath(parts[1])
+    return os.path.normpath(parts[0])
 
 
 def _targets_in_enroot_fstabs(fstab_directories: Sequence[str]) -> Iterator[str]:
@@ -141,16 +149,14 @@ def _targets_in_enroot_fstabs(fstab_directories: Sequence[str]) -> Iterator[str]
                 lines = Path(folder, name).read_text(encoding="utf-8", errors="replace").splitlines()
             except OSError:
                 continue
-            yield from (
-                fstab_fields[1]
-                for fstab_fields in map(str.split, lines)
-                if len(fstab_fields) > 1 and fstab_fields[1].startswith("/")
-            )
+            for fstab_fields in map(str.split, lines):
+                if len(fstab_fields) > 1 and fstab_fields[1].startswith("/"):
+                    yield fstab_fields[1]
 
 
 def is_at_or_below_mount_except_root(path: str, mountinfo: str = "/proc/self/mountinfo") -> bool:
-    """Whether something is mounted at a directory above `path` or at itself, the root of all apart. Asks no file
-    system but a tmpfs, such as a container's own /tmp, which has to hold the path. True where that cannot be read."""
+    """Return whether something is mounted at `path` or at a directory above it other than `/`. Asks no file system but
+    a tmpfs, such as a container's own /tmp, which has to hold the path. True where the mounts cannot be read."""
     try:
         nearest = mount_containing_path(read_mountinfo(mountinfo), path)
     except OSError:

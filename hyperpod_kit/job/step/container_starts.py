@@ -1,7 +1,7 @@
-"""Where no rank begins in a container: a job whose ranks never will, told from nodes that lack the checkpoint root.
+"""Find out why no rank begins in a container: none ever will, or nodes lack the checkpoint root.
 
-Where a mount is gone, pyxis cannot bind it, and no wrapper of ours begins that could say so: such a node is asked
-outside of containers.
+Where a mount is gone, pyxis cannot bind it, and no wrapper of ours begins that could report it: such a node is probed
+by a step outside of containers.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import subprocess
 from dataclasses import replace
-from typing import Mapping, Optional, Sequence, Tuple
+from typing import Dict, Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit.checkpoint.repository.store.open import is_path
 from hyperpod_kit.errors import GaveUp, UsageError
@@ -27,13 +27,13 @@ UNBEGUN = (OutcomeKind.LAUNCH_FAILED, OutcomeKind.CRASH)
 """Ends of an attempt in which no rank may have begun."""
 UNREACHABLE, SERVES = "away", "serves"
 PATIENCE = 4 * DEADLINE
-"""Seconds until nodes that have said nothing are passed over."""
+"""Seconds after which nodes that have not answered are passed over."""
 
 
 class ContainerStarts:
-    """Whether the ranks' `container` comes up; None where they run in none, and there is nothing to look after.
+    """Checks that the ranks' `container` comes up; None where they run in none, and there is nothing to check.
 
-    Ends a job whose ranks never begin: whatever is wrong with the image or its options, it stays wrong.
+    It gives up a job whose ranks never begin: whatever is wrong with the image or its options, it stays wrong.
     """
 
     def __init__(self, container: Optional[Container], options: RunOptions, env: Mapping[str, str]) -> None:
@@ -45,9 +45,10 @@ class ContainerStarts:
     def add_silent_nodes_without_root(
         self, observation: Observation, nodes_heard_from: Sequence[str], used_nodes: Sequence[str]
     ) -> Observation:
-        """With the nodes `away` that the root does not answer on, of those `used` on which no wrapper was `heard`."""
+        """Return the observation with the nodes on which the root does not answer, of the used ones that no wrapper has
+        called from; unchanged where the end of the step has another explanation."""
         silent = [name for name in used_nodes if name not in nodes_heard_from]
-        plain = (
+        is_explained = (
             observation.code in (0, ExitCode.NO_PYTHON, ExitCode.NOT_MOUNTED)
             or observation.stop
             or observation.warned
@@ -55,14 +56,14 @@ class ContainerStarts:
             or observation.stalled
             or observation.nodes_without_root
         )
-        if self._container is None or plain or not silent:
+        if self._container is None or is_explained or not silent:
             return observation
         return replace(observation, nodes_without_root=self._query_nodes_without_root(silent))
 
     def find_failure(self, outcome: Outcome, has_wrapper_called: bool) -> Optional[GaveUp]:
         """Return the error of a container in which no rank ever begins; called once after each attempt.
 
-        `heard`: a rank's wrapper has called `job run`.
+        `has_wrapper_called`: a rank's wrapper has called `job run`.
         """
         if self._container is None or has_wrapper_called or outcome.kind not in UNBEGUN or outcome.first is not None:
             self._failed = 0
@@ -79,7 +80,9 @@ class ContainerStarts:
 
     def _query_nodes_without_root(self, nodes: Sequence[str]) -> Tuple[str, ...]:
         options = self._options
-        places = (options.state, *([options.root] if is_path(options.root) else []))
+        places = [options.state]
+        if is_path(options.root):
+            places.append(options.root)
         try:
             process = bare_step.start_kit_program_on_nodes(options.srun, VERB, nodes, (VERB, *places), self._env)
         except OSError:
@@ -89,16 +92,23 @@ class ContainerStarts:
         except subprocess.TimeoutExpired:
             bare_step.end(process)
             output = process.communicate()[0]
-        root_state_by_node = dict(
-            fields[:2] for fields in map(str.split, output.decode(errors="replace").splitlines()) if len(fields) == 2
-        )
+        root_state_by_node: Dict[str, str] = {}
+        for fields in map(str.split, output.decode(errors="replace").splitlines()):
+            if len(fields) == 2:
+                root_state_by_node[fields[0]] = fields[1]
         return tuple(name for name in nodes if root_state_by_node.get(name) == UNREACHABLE)
 
 
 def print_whether_root_serves_here(state_and_root: Sequence[str], env: Mapping[str, str]) -> int:
-    """A task of that step: `<node> away` or `<node> serves`. Raises UsageError."""
+    """Print `<node> away` or `<node> serves`, as a task of the step that probes silent nodes; return 0. Raises
+    UsageError."""
     if not state_and_root:
         raise UsageError("no directory to look at", hint=f"`job run` asks for `job {VERB} STATE [ROOT]` by itself")
-    probe = Probe(state_and_root[0], state_and_root[1] if len(state_and_root) > 1 else "")
-    print(env.get("SLURMD_NODENAME", ""), SERVES if probe.answers() else UNREACHABLE, flush=True)
+    root = ""
+    if len(state_and_root) > 1:
+        root = state_and_root[1]
+    root_state = UNREACHABLE
+    if Probe(state_and_root[0], root).answers():
+        root_state = SERVES
+    print(env.get("SLURMD_NODENAME", ""), root_state, flush=True)
     return 0

@@ -1,4 +1,5 @@
-"""Many nodes that fall silent at once: more likely than their deaths is one cause on this side, so slurmctld is asked.
+"""Judge many nodes that fall silent at once: likelier than their deaths is one cause on this side, so slurmctld is
+asked.
 
 A batch host whose network is gone finds every node silent, and would end a step that trains. What slurmctld counts as
 lost is lost. As long as it does not answer, the fault is here, and to end the step could not be ordered anyway. Where
@@ -15,20 +16,20 @@ from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm import control
 
 FEW = 3
-"""So many may be lost at once without a question: a rack's share of a small job."""
+"""So many nodes may be lost at once without a query: a rack's share of a small job."""
 
 PATIENCE = 60.0
 """Seconds for which nodes that slurmctld has heard may stay silent here."""
 
 _AGAIN = 5.0
-"""Seconds between two questions."""
+"""Seconds between two queries."""
 
 DownNodesQuery = Callable[[Sequence[str]], Optional[Set[str]]]
 """Which of these nodes slurmctld counts as lost; None when it does not answer."""
 
 
 def make_query_of_down_nodes(runner: Runner) -> DownNodesQuery:
-    """`Ask` of the running Slurm."""
+    """Return the query that asks the running Slurm."""
 
     def query_down_nodes(names: Sequence[str]) -> Optional[Set[str]]:
         try:
@@ -56,15 +57,13 @@ class Doubt:
         self.doubted: FrozenSet[str] = frozenset()
 
     def lost(self, suspected: Sequence[str], silent: Sequence[str]) -> Tuple[str, ...]:
-        """Of `suspected`, which the watch takes for lost after a look, those that are lost for sure. `silent`: all that
-        did not answer that look."""
+        """Return the nodes that are lost for sure. `suspected`: those that the watch takes for lost after a look;
+        `silent`: all that did not answer that look."""
         if len(silent) <= self._most:
-            self._heard_since, self._last_query_time, self._has_queued_message, self.doubted = (
-                None,
-                None,
-                False,
-                frozenset(),
-            )
+            self._heard_since = None
+            self._last_query_time = None
+            self._has_queued_message = False
+            self.doubted = frozenset()
             return tuple(suspected)
         self.doubted = frozenset(silent)
         now = self._clock()
@@ -78,9 +77,12 @@ class Doubt:
                 silent, "slurmctld does not answer either: that is this node's network, and nothing is ended"
             )
             return ()
-        self._heard_since = now if self._heard_since is None else self._heard_since
-        if confirmed or now - self._heard_since >= PATIENCE:
-            return tuple(sorted(confirmed)) or tuple(suspected)
+        if self._heard_since is None:
+            self._heard_since = now
+        if confirmed:
+            return tuple(sorted(confirmed))
+        if now - self._heard_since >= PATIENCE:
+            return tuple(suspected)
         self._queue_message_once(silent, f"slurmctld counts none of them as lost: they get {PATIENCE:g} s")
         return ()
 
@@ -90,6 +92,6 @@ class Doubt:
             self._news.append(f"{len(silent)} nodes, such as {min(silent)}, are silent at once; {explanation}")
 
     def news(self) -> Iterable[str]:
-        """What is to be said, each time once."""
+        """Return the messages that no earlier call has returned."""
         messages, self._news = self._news, []
         return messages

@@ -1,4 +1,4 @@
-"""What several launches of a run say together: one that no node can ever do is told from one that may do next time.
+"""Tell a launch that no node can ever do from one that may succeed the next time, by all failed launches of a run.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -14,7 +14,8 @@ from hyperpod_kit.job.decide.outcome_kind import OutcomeKind
 
 
 class FailedLaunches:
-    """Those of one run of the batch script. `advice`: what to type; `hopeless`: why not to launch again, or ""."""
+    """The failed launches of one run of the batch script. `advice`: what to type; `hopeless`: why not to launch
+    again, or ""."""
 
     def __init__(self, report: JobReport) -> None:
         self._report = report
@@ -23,7 +24,10 @@ class FailedLaunches:
         self.hopeless = ""
 
     def update_advice_and_hopelessness(self, outcome: Outcome, used_nodes: Sequence[str]) -> None:
-        """After each attempt; `used`: its nodes. What to do is said once for each cause."""
+        """Take in the outcome of an attempt, after each of them, and report the advice, once for each cause.
+
+        `used_nodes`: the nodes of the attempt.
+        """
         if outcome.kind is not OutcomeKind.LAUNCH_FAILED:
             self._nodes.clear()
             self.advice = self.hopeless = ""
@@ -33,5 +37,7 @@ class FailedLaunches:
             self.advice = launch_advice
             self._report("launch_failed", f"no checkpoint is at fault: {launch_advice}", nodes=list(outcome.unlaunched))
         self._nodes.update(outcome.unlaunched)
-        everywhere = bool(used_nodes) and self._nodes.issuperset(used_nodes)
-        self.hopeless = "it is so on every node" if everywhere else ""
+        if used_nodes and self._nodes.issuperset(used_nodes):
+            self.hopeless = "it is so on every node"
+        else:
+            self.hopeless = ""

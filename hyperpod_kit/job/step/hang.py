@@ -1,4 +1,4 @@
-"""Whether a job hangs: from the ranks' reports of their steps to a verdict. Pure; seconds that passed are given to it.
+"""Decide from the ranks' reports of their steps whether a job hangs. Pure: the seconds that passed are given to it.
 
 A hang is when the job as a whole does not get on. Ranks that train together all stop where one of them stops, within a
 step; ranks that do not wait for each other may differ for ever, and one that is left behind is no hang while others go
@@ -18,7 +18,7 @@ from hyperpod_kit.job.step.step_report import WINDOW, StepReport
 from hyperpod_kit.slurm.phase import Phase
 
 FACTOR, FLOOR = 10.0, 300.0
-"""By default: times the slowest of the last steps, and seconds at least."""
+"""The default rule: how many times the slowest of the last steps, and seconds at least."""
 
 PATIENCE: Dict[Phase, float] = {
     Phase.STEP: 1.0,
@@ -29,14 +29,14 @@ PATIENCE: Dict[Phase, float] = {
     Phase.EVALUATION: 48.0,
 }
 """How many times the floor a phase may be silent; a phase that is not here is not watched. Before a job's first steps
-its data are tokenised and its graphs compiled, and an evaluation of which it tells may be of a whole benchmark."""
+its data are tokenised and its graphs compiled, and an evaluation that it reports may be of a whole benchmark."""
 
 AGAIN, MOST_AGAIN = 6.0, 36.0
-"""How many times longer a silence may last where an attempt was ended for one at the same step: a job that evaluates
-there, and does not tell, is ended once. And how many times the floor that makes at most."""
+"""How many times longer a silence may last where an attempt was ended for one at the same step, so that a job that
+evaluates there without a report is ended once; and how many times the floor that makes at most."""
 
 OUTLIVED = 2.0
-"""How many times the longest silence that this job has got over is no hang."""
+"""How many times as long as the longest silence that this job has got over is no hang."""
 
 _PHASE_TEXTS: Dict[Phase, str] = {
     Phase.STEP: "in a step",
@@ -53,13 +53,13 @@ _MOST_ELAPSED = 5.0
 """Seconds that one look counts for at most: a `job run` that was stopped (`scontrol suspend`) has seen nothing."""
 
 _NAMED = 8
-"""Ranks that a sentence names."""
+"""Ranks that a sentence names at most."""
 
 
 @dataclass(frozen=True)
 class StallRule:
     """When a job counts as hung, in seconds. `floor`: silence of ranks that report steps, at least, 0: never; `factor`:
-    and so many times their slowest step, 0: that is not asked; `unreported`: silence of a program that reports no
+    and so many times their slowest step, 0: the steps do not count; `unreported`: silence of a program that reports no
     steps, 0: never."""
 
     factor: float = FACTOR
@@ -68,20 +68,25 @@ class StallRule:
 
     @classmethod
     def parse(cls, text: str) -> StallRule:
-        """`auto[:FACTOR[:FLOOR]]`, SECONDS, 0 or `never`. Raises UsageError."""
+        """Return the rule of `auto[:FACTOR[:FLOOR]]`, SECONDS, 0 or `never`. Raises UsageError."""
         parts = text.strip().split(":")
         if parts == ["never"]:
             return NEVER
         if parts[0] == "auto" and len(parts) <= 3:
-            factor = _number(text, parts[1]) if len(parts) > 1 else FACTOR
-            floor = _number(text, parts[2]) if len(parts) > 2 else FLOOR
+            factor, floor = FACTOR, FLOOR
+            if len(parts) > 1:
+                factor = _number(text, parts[1])
+            if len(parts) > 2:
+                floor = _number(text, parts[2])
             if factor < 1 or floor <= 0:
                 raise _wrong(text)
             return cls(factor, floor)
         if len(parts) > 1:
             raise _wrong(text)
         seconds = _number(text, parts[0])
-        return cls(0.0, seconds, seconds) if seconds else NEVER
+        if not seconds:
+            return NEVER
+        return cls(0.0, seconds, seconds)
 
 
 NEVER = StallRule(0.0, 0.0, 0.0)
@@ -114,7 +119,7 @@ class Watched(enum.Enum):
 
 
 class HangVerdict(NamedTuple):
-    """`silent`: seconds without progress, `limit`: how many there may be."""
+    """The verdict of one look. `silent`: seconds without progress; `limit`: how many there may be."""
 
     watched: Watched
     silent: float = 0.0
@@ -134,18 +139,19 @@ class KnownSilences:
     outlived: Dict[Phase, float] = field(default_factory=dict)
 
     def limit(self, phase: Phase, reached: Optional[int], least: float, floor: float) -> float:
-        """Seconds of silence that are no hang in this phase, `least` where nothing is known."""
+        """Return the seconds of silence that are no hang in this phase, `least` where nothing is known."""
         times = self.ended.get(reached, 0)
         again = min(least * AGAIN**times, max(least, floor * MOST_AGAIN))
         return max(again, OUTLIVED * self.outlived.get(phase, 0.0))
 
     def note_outlived_silence(self, phase: Phase, seconds: float) -> None:
-        """The ranks have got over a silence."""
+        """Keep the length of a silence that the ranks have got over, where it is the longest in its phase."""
         self.outlived[phase] = max(seconds, self.outlived.get(phase, 0.0))
 
 
 class HangWatch:
-    """One launch of the ranks at a time. `known_silences`: of the launches before, too; None: nothing."""
+    """Watches one launch of the ranks at a time for a hang. `known_silences`: also those of the launches before; None:
+    none are known."""
 
     def __init__(self, rule: StallRule, known_silences: Optional[KnownSilences] = None) -> None:
         self._rule = rule
@@ -155,7 +161,7 @@ class HangWatch:
         self._silent = 0.0
 
     def observe(self, elapsed: float, reports: Mapping[int, StepReport]) -> HangVerdict:
-        """The verdict, `elapsed` seconds after the observation before."""
+        """Return the verdict, `elapsed` seconds after the observation before."""
         alive = [report for report in reports.values() if report.phase in PATIENCE]
         if not alive:
             self._marks, self._silent = (), 0.0
@@ -175,15 +181,15 @@ class HangWatch:
         return HangVerdict(Watched.HANGS, self._silent, limit, f"{reason}; {describe_positions_of_ranks(reports)}")
 
     def reset_silence(self) -> None:
-        """The silence has another cause, such as storage that is away."""
+        """Count the silence from now on, as it has another cause, such as storage that is away."""
         self._silent = 0.0
 
     def restart(self) -> None:
-        """The ranks have been started again."""
+        """Begin with a new launch, as the ranks have been started again."""
         self._marks, self._silent = (), 0.0
 
     def _limit(self, alive: Sequence[StepReport], reached: Optional[int]) -> Tuple[float, str]:
-        """The patience for the rank that may take longest, since the others wait for it; and where it is from."""
+        """Return the patience for the rank that may take longest, as the others wait for it, and where it is from."""
         if not self._rule.floor:
             return math.inf, ""
         slowest = max(report.slowest for report in alive)
@@ -194,7 +200,9 @@ class HangWatch:
             return known_silence_limit, f"limit {known_silence_limit:.0f} s, as this job was silent before"
         if learnt > least:
             return learnt, f"limit {learnt:.0f} s, {self._rule.factor:g} times the slowest of {WINDOW} steps"
-        return least, f"limit {least:g} s{'' if phase is Phase.STEP else f' for ranks that are {_PHASE_TEXTS[phase]}'}"
+        if phase is Phase.STEP:
+            return least, f"limit {least:g} s"
+        return least, f"limit {least:g} s for ranks that are {_PHASE_TEXTS[phase]}"
 
 
 def _longest_phase(alive: Sequence[StepReport]) -> Phase:
@@ -202,27 +210,47 @@ def _longest_phase(alive: Sequence[StepReport]) -> Phase:
 
 
 def furthest(reports: Mapping[int, StepReport]) -> Optional[int]:
-    """The last step that any rank has reached."""
+    """Return the last step that any rank has reached; None while none has reached any."""
     return max((report.step for report in reports.values() if report.step is not None), default=None)
 
 
 def describe_positions_of_ranks(reports: Mapping[int, StepReport]) -> str:
-    """The step that each rank had reached, and who is behind or in another phase."""
+    """Return a sentence on the step that most ranks had reached, and on those that are behind or in another phase."""
     ranks = [reports[rank] for rank in sorted(reports)]
     (step, phase), count = Counter((report.step, report.phase) for report in ranks).most_common(1)[0]
-    most = f"{'all' if count == len(ranks) else count} of {len(ranks)} ranks" if len(ranks) > 1 else "the rank"
     behind = [report for report in ranks if (report.step, report.phase) != (step, phase)]
-    behind.sort(key=lambda report: (-1 if report.step is None else report.step, report.rank))
-    named = [f"rank {report.rank} on {report.node} {_state(report.step, report.phase)}" for report in behind[:_NAMED]]
-    more = [f"and {len(behind) - _NAMED} more"] if len(behind) > _NAMED else []
-    return ", ".join([f"{most} {_state(step, phase)}", *named, *more])
+    behind.sort(key=_step_and_rank)
+    positions = [f"{_describe_share(count, len(ranks))} {_state(step, phase)}"]
+    for report in behind[:_NAMED]:
+        positions.append(f"rank {report.rank} on {report.node} {_state(report.step, report.phase)}")
+    if len(behind) > _NAMED:
+        positions.append(f"and {len(behind) - _NAMED} more")
+    return ", ".join(positions)
+
+
+def _describe_share(count: int, rank_count: int) -> str:
+    """Return the subject of a sentence on `count` of all ranks."""
+    if rank_count <= 1:
+        return "the rank"
+    if count == rank_count:
+        return f"all of {rank_count} ranks"
+    return f"{count} of {rank_count} ranks"
 
 
 def _state(step: Optional[int], phase: Phase) -> str:
-    return f"at {'no step' if step is None else f'step {step}'} {_PHASE_TEXTS[phase]}"
+    if step is None:
+        return f"at no step {_PHASE_TEXTS[phase]}"
+    return f"at step {step} {_PHASE_TEXTS[phase]}"
+
+
+def _step_and_rank(report: StepReport) -> Tuple[int, int]:
+    """Return the key that sorts reports from the rank that is furthest behind; ranks without a step come first."""
+    if report.step is None:
+        return -1, report.rank
+    return report.step, report.rank
 
 
 def rank_positions_for_report(reports: Mapping[int, StepReport], max_ranks: int = 64) -> List[List[object]]:
-    """For the report of `job run`: rank, node, step and phase, of those furthest behind where there are many."""
-    order = sorted(reports.values(), key=lambda report: (-1 if report.step is None else report.step, report.rank))
+    """Return rank, node, step and phase of each rank, of the `max_ranks` furthest behind where there are more."""
+    order = sorted(reports.values(), key=_step_and_rank)
     return [[report.rank, report.node, report.step, report.phase.value] for report in order[:max_ranks]]

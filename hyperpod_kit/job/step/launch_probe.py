@@ -1,6 +1,6 @@
-"""Nodes of which no rank's wrapper was heard are asked whether they have what a launch needs.
+"""Probe the nodes from which no rank's wrapper has called: whether they have what a launch needs.
 
-By the shell alone: our own program may be what is missing.
+The shell does that alone, as our own program may be what is missing.
 Standard library only, Python 3.8: this file is part of the bundle.
 """
 
@@ -20,7 +20,7 @@ from hyperpod_kit.job.step.storage import DEADLINE
 PURPOSE = "launch-probe"
 
 PATIENCE = 4 * DEADLINE
-"""Seconds until nodes that have said nothing are passed over."""
+"""Seconds after which nodes that have not answered are passed over."""
 
 _OUTPUT_PREFIX = "hpk-launch-probe"
 _ABSENT, _FORBIDDEN = "absent", "forbidden"
@@ -41,15 +41,19 @@ done"""
 def probe_unheard_nodes_if_launch_failed(
     observation: Observation, in_container: bool, options: RunOptions, env: Mapping[str, str]
 ) -> Observation:
-    """With what the unheard nodes lack, where that may be why the launch has failed. `container`: the ranks run in one,
-    with a Python and a command of the image's own."""
+    """Return the observation with what the unheard nodes lack, where that may be why the launch has failed.
+
+    `in_container`: the ranks run in one, with a Python and a command of the image's own.
+    """
     if observation.launch_failures or not observation.unheard or not may_not_have_begun(observation):
         return observation
-    is_container_error = observation.code in (ExitCode.NO_PYTHON, ExitCode.NOT_MOUNTED) if in_container else False
+    is_container_error = in_container and observation.code in (ExitCode.NO_PYTHON, ExitCode.NOT_MOUNTED)
     if is_container_error or any(record.code in NOT_STARTED for record in observation.exits):
-        return observation  # a wrapper has said what is not there
+        return observation  # a wrapper has reported what is missing
     main, python = srun_step.path_of_kit_main_on_nodes(), srun_step.kit_command_on_any_node()[0]
-    programs = [] if in_container else [python, *(word for word in options.command[:1] if word.startswith("/"))]
+    programs: List[str] = []
+    if not in_container:
+        programs = [python, *(program for program in options.command[:1] if program.startswith("/"))]
     absences = _run_probe_on_nodes(
         options.srun, observation.unheard, ["/bin/sh", "-c", _SCRIPT, PURPOSE, main, *programs], env
     )
@@ -72,11 +76,11 @@ def _run_probe_on_nodes(
 
 
 def parse_first_absence_per_node(output: str, nodes: Sequence[str]) -> List[LaunchFailure]:
-    """Of each node the first that it lacks: without the wrapper nothing else is tried."""
+    """Return for each node the first thing that it lacks: without the wrapper nothing else is tried."""
     first: Dict[str, LaunchFailure] = {}
     for line in output.splitlines():
         fields: Tuple[str, ...] = tuple(line.split(" ", 3))
         if len(fields) != 4 or fields[0] != _OUTPUT_PREFIX or fields[1] not in nodes or fields[2] not in _REASONS:
-            continue  # a Prolog's or a library's own words
+            continue  # the output of a Prolog or a library
         first.setdefault(fields[1], LaunchFailure(fields[1], fields[3], _REASONS[fields[2]]))
     return [first[node] for node in nodes if node in first]

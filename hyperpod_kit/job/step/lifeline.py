@@ -4,9 +4,9 @@ Slurm does not notice when slurmstepd dies: srun waits for ever. The kernel does
 carries what a node can no longer write down: that the checkpoint root does not answer there; and the steps that its
 ranks have reached (step_report.py).
 
-A node proves in its first line that it has the attempt's key, and in each word that it is the next one of who greeted
-(see untrusted/message_auth.py). The key is new in each attempt and is never sent, and no greeting counts twice: so
-nobody has to ask the node anything, and a rank's start waits for nobody."""
+A node proves in its first line that it has the attempt's key, and in each later one that it is the next of the same
+sender (see untrusted/message_auth.py). The key is new in each attempt and is never sent, and no greeting counts twice:
+so the node needs no question from `job run`, and a rank's start does not wait for one."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ BYE, LOST, STORAGE, SERVES = "bye", "lost", "storage", "serves"
 again. The last two may come while the rank runs on."""
 
 STEPS = "steps "
-"""Begins a line with the reports of a node's ranks. One that `job run` of an older bundle would take for a last
-word: it is said only to who asks for it by HPK_STEP_REPORTS."""
+"""Begins a line with the reports of a node's ranks. `job run` of an older bundle would take such a line for a last
+word: it is sent only to one that asks for it by HPK_STEP_REPORTS."""
 
 _UNREAD = 4096
 """Bytes that may wait for `job run` to read them: a report beyond that is left out, so that a word still has room."""
@@ -51,17 +51,18 @@ UNNOTICED = 5.0
 """Seconds that Slurm gets to end a step of which a part has gone without a word."""
 
 GREET = 10.0
-"""Seconds in which a newcomer has to say who he is."""
+"""Seconds within which a new connection has to send its greeting."""
 
 _EACH = 0.25
-"""Seconds between two looks at strangers, and at nodes that report steps: they must not keep `job run` busy."""
+"""Seconds between two looks at connections without a greeting, and at nodes that report steps: they must not keep
+`job run` busy."""
 
 _IDLE = 120
 """Seconds of silence after which the kernel asks whether the other side is there: firewalls forget idle connections."""
 
 
 def shortage(nodes: int) -> str:
-    """What to tell the user when this process may not have a descriptor for a line to each of so many nodes, or ""."""
+    """Return the warning that this process may not have a descriptor for a line to each of so many nodes, or ""."""
     needed_descriptors, here = 2 * nodes + 100, descriptors.soft_limit()
     if here >= needed_descriptors:
         return ""
@@ -72,7 +73,7 @@ def shortage(nodes: int) -> str:
 
 
 class _NodeLine(NamedTuple):
-    """A node's line. `statuses`: what it has said, the last at the end; `launch`: of the ranks, counted here."""
+    """A node's line. `statuses`: its last word, if there was any; `launch`: that of its ranks, counted here."""
 
     name: str
     lines: Lines
@@ -82,8 +83,8 @@ class _NodeLine(NamedTuple):
 
 
 class Lifelines:
-    """The side of `job run`: it listens in one attempt. `address`: of this host, as the other `nodes` (addresses) know
-    it.
+    """The side of `job run`, which listens during one attempt. `address`: this host's, as the other `nodes` (addresses)
+    know it.
 
     At most half of this process's descriptors are given to nodes and strangers (see `shortage`); what is beyond that
     stays without a line, like a node that cannot reach us.
@@ -105,13 +106,13 @@ class Lifelines:
         self._older_nodes: Set[str] = set()
         self.status_by_node: Dict[str, str] = {}
         self.reports: Dict[int, StepReport] = {}
-        """Of the ranks of this launch that report steps, the newest of each."""
+        """The newest report of each rank of this launch that reports steps."""
         self._reported = -_EACH
         self.launch = 1
         """Counts how often the ranks of the attempt were started: HyperPod may do so under one srun."""
         self._ahead = 0  # launches that nodes have shown by coming back, and that HyperPod has not spoken of yet
         self.environment = {HPK_LIFELINE: "", HPK_ATTEMPT_KEY: self._key, HPK_STEP_REPORTS: self._name}
-        """What the attempt's ranks must have."""
+        """The variables that the attempt's ranks must have."""
         if address:
             self._listen_and_set_environment_or_note_failure(address, [node for node in nodes if node != address])
 
@@ -136,7 +137,9 @@ class Lifelines:
     def files(self) -> List[int]:
         """Descriptors to wait for."""
         now = self._clock()
-        node_descriptors = [] if now < self._reported + _EACH else [sock.fileno() for sock in self._lines]
+        node_descriptors: List[int] = []
+        if now >= self._reported + _EACH:
+            node_descriptors = [sock.fileno() for sock in self._lines]
         if self._strangers is None or now < self._strangers_polled_at + _EACH:
             return node_descriptors
         room = len(self._lines) + len(self._strangers) < self._room
@@ -144,7 +147,7 @@ class Lifelines:
 
     @property
     def seconds_until_due(self) -> Optional[float]:
-        """Seconds until `cut` may say something new without anything happening; None: never."""
+        """Seconds until another node may count as cut off without anything being received; None: never."""
         now = self._clock()
         delays = [since + UNNOTICED - now for since in self._cut_off_since.values()]
         if now < self._reported + _EACH:
@@ -155,10 +158,12 @@ class Lifelines:
                 delays.append(strangers_due)
             if now < self._strangers_polled_at + _EACH:
                 delays.append(self._strangers_polled_at + _EACH - now)
-        return max(0.05, min(delays)) if delays else None
+        if not delays:
+            return None
+        return max(0.05, min(delays))
 
     def receive_and_list_cut_off_nodes(self) -> List[str]:
-        """Nodes whose part of the step is gone although srun runs on."""
+        """Read what the nodes have sent, and return those whose part of the step is gone although srun runs on."""
         if self._strangers is not None:
             guests = self._strangers.accept_expire_and_collect_first_lines(self._room - len(self._lines))
             if guests or self._strangers:
@@ -171,16 +176,17 @@ class Lifelines:
         return sorted(name for name, since in self._cut_off_since.items() if now - since >= UNNOTICED)
 
     def news(self) -> List[str]:
-        """What the user should know of and was not told yet."""
+        """Return the messages for the user that no earlier call has returned."""
         news, self._news = self._news, []
         return news
 
     @property
     def without_storage(self) -> List[str]:
-        """Nodes that said that the checkpoint root does not answer."""
+        """The nodes that have reported that the checkpoint root does not answer."""
         return sorted(name for name, word in self.status_by_node.items() if word == STORAGE)
 
     def close(self) -> None:
+        """Stop listening and close all connections."""
         if self._strangers is not None:
             self._strangers.close()
         for sock in self._lines:
@@ -188,9 +194,9 @@ class Lifelines:
         self._lines.clear()
 
     def _admit_authenticated_or_close(self, guest: ConnectionWithFirstLine) -> None:
-        """Take in who has proved that he has the key; all others are nobody."""
+        """Keep the connection as a node's line where it has proved that it has the key; close it otherwise."""
         node = None
-        with contextlib.suppress(Exception):  # whatever a stranger says ends nothing but his own connection
+        with contextlib.suppress(Exception):  # whatever a stranger sends ends nothing but its own connection
             node = self._authenticate_greeting(guest)
         if node is None:
             guest.sock.close()
@@ -210,10 +216,8 @@ class Lifelines:
         if not message_auth.matches(greeting.get("proof"), message_auth.proof(key, PROTOCOL, nonce, name)):
             return None
         self._greetings.add(nonce)
-        if (
-            any(line.name == name and line.launch == self.launch for line in self._lines.values())
-            or name in self.status_by_node
-        ):
+        has_line = any(line.name == name and line.launch == self.launch for line in self._lines.values())
+        if has_line or name in self.status_by_node:
             self._begin_anew()
             self._ahead += 1
         self.greeted.add(name)
@@ -227,8 +231,8 @@ class Lifelines:
         self.greeted.clear()
 
     def note_announced_relaunch(self) -> None:
-        """HyperPod says once that it has started the ranks once more: who is gone is so of the launch before. Where the
-        new ones were faster than its words, that is known already."""
+        """Begin a new launch, as HyperPod announces once that it has started the ranks again: nodes that are gone
+        belong to the launch before. Where new ranks called before the announcement, the launch has begun already."""
         if self._ahead:
             self._ahead -= 1
         else:
@@ -271,12 +275,14 @@ class Lifelines:
             self.reports.update({report.rank: report for report in step_report.decoded(text, node.name)})
 
     def _ended(self, node: _NodeLine) -> None:
-        """The connection is closed: in order after a last word, broken without one."""
+        """Record that a node's connection is closed: in order after a last word, broken without one."""
         if node.launch != self.launch:
             return
-        word = node.statuses[0] if node.statuses and node.statuses[0] != SERVES else ""
+        word = ""
+        if node.statuses and node.statuses[0] != SERVES:
+            word = node.statuses[0]
         self.status_by_node[node.name] = word
-        # Nobody reports of this node's ranks any more, also where some of them go on.
+        # Nothing reports on this node's ranks any more, also where some of them go on.
         for rank, report in self.reports.items():
             if report.node == node.name:
                 self.reports[rank] = report._replace(phase=Phase.OVER)
@@ -287,7 +293,8 @@ class Lifelines:
 
 
 class Lifeline:
-    """A rank's side: one a node. Without a listener, or when it cannot be reached, it does nothing."""
+    """A rank's side of the connection, one for each node. It does nothing where there is no listener, or where that
+    cannot be reached."""
 
     def __init__(self, env: Mapping[str, str], node: str) -> None:
         self._socket: Optional[socket.socket] = None
@@ -317,13 +324,13 @@ class Lifeline:
             self._socket.sendall(json.dumps(greeting).encode() + b"\n")
 
     def say(self, word: str) -> None:
-        """Say a word."""
+        """Send a word to `job run`, where there is a connection."""
         if self._socket is not None:
             with contextlib.suppress(OSError), self._lock:
                 self._socket.sendall(self._seal.seal_next(word.encode()) + b"\n")
 
     def report(self, reports: Sequence[StepReport]) -> bool:
-        """Say what the node's ranks have reached. False where there is no line, or `job run` does not read now."""
+        """Send what the node's ranks have reached; False where there is no line, or `job run` does not read now."""
         line = self._socket
         if line is None:
             return False
@@ -336,16 +343,16 @@ class Lifeline:
 
     @property
     def connected(self) -> bool:
-        """Whether this wrapper speaks for its node."""
+        """Whether this wrapper has the line of its node."""
         return self._socket is not None
 
     def end(self, word: str) -> None:
-        """Say the last word."""
+        """Send the last word and close the connection."""
         self.say(word)
         if self._socket is not None:
             self._socket.close()
 
 
 def _unread(sock: socket.socket) -> int:
-    """Bytes that were sent and that the other side's kernel has not taken. Raises OSError."""
+    """Return the bytes that were sent and that the other side's kernel has not taken. Raises OSError."""
     return int(struct.unpack("i", fcntl.ioctl(sock, termios.TIOCOUTQ, b"\0" * 4))[0])

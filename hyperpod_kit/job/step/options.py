@@ -1,4 +1,4 @@
-"""What `job run` was asked to do, and the directories that it needs."""
+"""The options of `job run`, and the directories that it needs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class RunOptions:
     """Times are seconds. `nodes`: how many of the allocation's nodes a step uses, the rest is spare; 0: all of them.
 
     `container_python`: the Python of the container's image; looked for when empty.
-    `prove_bytes`: read every byte of a checkpoint before the ranks are told of it, who prove it again.
+    `prove_bytes`: read every byte of a checkpoint before the ranks get it, which prove it again.
     `rewind_to`: the checkpoint that a person wants to go on from, the newest whole one when empty. `fresh`: a person
     wants to begin at step 0 where checkpoints were committed and none can be restored.
     `stall`: when a step that shows no progress is ended. `grace`: what a step gets after USR1.
@@ -52,27 +52,26 @@ class RunOptions:
 
     @property
     def state(self) -> str:
-        """Our own directory."""
+        """The directory of our records."""
         return self.state_directory or os.path.join(self.root, state_place.RECORDS_DIRECTORY)
 
     @property
     def directories_needed_by_ranks(self) -> Tuple[str, ...]:
         """Directories that each rank needs."""
-        return (
-            (self.root,)
-            if state_place.can_root_hold_records(self.root)
-            else tuple(filter(is_path, (self.root, self.state)))
-        )
+        if state_place.can_root_hold_records(self.root):
+            return (self.root,)
+        return tuple(filter(is_path, (self.root, self.state)))
 
 
 def prepare(options: RunOptions) -> None:
-    """Make the checkpoint root and our directory in it. Raises JobError.
+    """Make the checkpoint root and the directory of our records. Raises JobError.
 
     Only the last directory of the root is made: where its parent is missing, a file system is not mounted, and a
     fresh empty root on the local disk would make the job start from scratch.
     """
     if not state_place.can_root_hold_records(options.root):
-        return _prepare_root_with_records_elsewhere(options)
+        _prepare_root_with_records_elsewhere(options)
+        return
     if options.state_directory not in ("", os.path.join(options.root, state_place.RECORDS_DIRECTORY)):
         raise JobError(
             f"{options.root} is no mount of Mountpoint's any more, as it was when this run began",
@@ -82,7 +81,7 @@ def prepare(options: RunOptions) -> None:
 
 
 def _make(root: str, *paths: str) -> None:
-    """Make these directories, where that of the root can be. Raises JobError."""
+    """Make these directories, where the parent of the root exists. Raises JobError."""
     parent = os.path.dirname(root)
     if not os.path.isdir(parent):
         raise JobError(
@@ -101,9 +100,11 @@ def _make(root: str, *paths: str) -> None:
 
 
 def _prepare_root_with_records_elsewhere(options: RunOptions) -> None:
-    """The same for a root whose records are elsewhere. Raises JobError."""
+    """Make a root whose records are elsewhere, and the directory of the records. Raises JobError."""
     base = os.path.dirname(options.state)
-    shared = os.path.dirname(base) if os.path.basename(base) == state_place.FOLDER else base
+    shared = base
+    if os.path.basename(base) == state_place.FOLDER:
+        shared = os.path.dirname(base)
     if not os.path.isdir(shared):
         raise JobError(
             f"the records of {options.root} cannot be kept in {options.state}: {shared} is not there",

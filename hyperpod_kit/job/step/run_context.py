@@ -1,4 +1,4 @@
-"""What all parts of one run of the batch script share.
+"""The settings and collaborators that all parts of one run of the batch script share.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -21,7 +21,7 @@ from hyperpod_kit.slurm.environment import JobEnvironment
 
 @dataclass(frozen=True)
 class RunContext:
-    """What all attempts of one run of the batch script share.
+    """The settings and collaborators that all attempts of one run of the batch script share.
 
     Attributes:
         groups: Components of a heterogeneous job that the step runs over.

@@ -1,4 +1,5 @@
-"""A container that the rank's command starts itself: `job run -- podman run …`, docker, apptainer or singularity.
+"""Recognise a container that the rank's command starts itself, and say what will not work inside: `job run -- podman
+run …`, docker, apptainer or singularity.
 
 The wrapper is outside then. Variables, the checkpoint root, shared memory and process ids reach the trainer only as far
 as the command lets them in.
@@ -21,32 +22,31 @@ if TYPE_CHECKING:  # each rank's wrapper reads this file
 OCI, APPTAINER = ("podman", "docker", "nerdctl"), ("apptainer", "singularity")
 _STARTS = ("run", "exec", "shell")
 _ALL = (HPK_ATTEMPT, HPK_RESUME_FROM, "SLURM_PROCID")
-"""Without these a trainer starts from scratch, or beside its own past."""
+"""Variables without which a trainer starts from scratch, or beside what it saved before."""
 
 
 @dataclass(frozen=True)
 class ScriptContainer:
-    """`program`: its base name; `options`: by long name, the values in order."""
+    """A container that a command starts. `program`: its base name; `options`: by long name, the values in order."""
 
     program: str
     options: Dict[str, Tuple[str, ...]]
 
     @property
     def mounts(self) -> Tuple[str, ...]:
-        """Paths inside."""
-        paths_inside = [
-            _path_inside_of_mount_spec(mount_spec)
-            for name in ("volume", "bind")
-            for value in self.options.get(name, ())
-            for mount_spec in (value.split(",") if name == "bind" else [value])
-        ]
-        for value in self.options.get("mount", ()):
-            fields = dict(part.partition("=")[::2] for part in value.split(","))
-            paths_inside.append(fields.get("target") or fields.get("destination") or fields.get("dst") or "")
+        """The paths inside the container at which something is mounted."""
+        paths_inside = [_path_inside_of_mount_spec(mount_spec) for mount_spec in self._mount_specs()]
+        paths_inside += [_target_of_mount_option(mount_option) for mount_option in self.options.get("mount", ())]
         return tuple(os.path.normpath(path) for path in paths_inside if path.startswith("/"))
 
+    def _mount_specs(self) -> Iterator[str]:
+        """Yield each SRC[:DST[:FLAGS]]: one of each volume, and those of each bind, which may hold several."""
+        yield from self.options.get("volume", ())
+        for bind_specs in self.options.get("bind", ()):
+            yield from bind_specs.split(",")
+
     def losses_with_remedies(self) -> Iterator[Tuple[str, str]]:
-        """(what will not work inside, what to add or to leave out)."""
+        """Yield pairs of what will not work inside, and what to add to the command or to leave out of it."""
         if self.program in APPTAINER:
             if self._any("containall", "ipc"):
                 yield "what is captured in memory goes with the container", "leave out --containall and --ipc"
@@ -80,17 +80,25 @@ class ScriptContainer:
             )
 
     def _option_passing_environment(self) -> str:
-        return "--env-host" if self.program == "podman" else "--env-file with all HPK_*, SLURM_*, MASTER_* of `env`"
+        if self.program == "podman":
+            return "--env-host"
+        return "--env-file with all HPK_*, SLURM_*, MASTER_* of `env`"
 
     def mount(self, path: str) -> str:
-        """The option that mounts it."""
-        return f"{'--bind' if self.program in APPTAINER else '-v'} {path}:{path}"
+        """Return the option that mounts a path at the same path inside."""
+        option = "-v"
+        if self.program in APPTAINER:
+            option = "--bind"
+        return f"{option} {path}:{path}"
 
     def _any(self, *names: str) -> bool:
         return any(name in self.options for name in names)
 
     def _value(self, name: str) -> str:
-        return (self.options.get(name) or ("",))[-1]
+        values = self.options.get(name)
+        if not values:
+            return ""
+        return values[-1]
 
     def _is_variable_passed_in(self, name: str) -> bool:
         given = self.options.get("env", ())
@@ -99,7 +107,7 @@ class ScriptContainer:
 
 _VALUES = ("volume", "mount", "env", "env-file", "ipc", "pid", "network", "bind")
 _BEFORE = ("env", "nice", "numactl", "sudo")
-"""What may stand before it."""
+"""Programs that may stand before the container's in a command."""
 
 _FLAGS = ("env-host", "contain", "containall", "cleanenv")
 _SHORT = {
@@ -112,7 +120,7 @@ _SHORT = {
 
 
 def container_started_by_command(command: Sequence[str]) -> Optional[ScriptContainer]:
-    """The container that a command starts, None when it starts none that is known."""
+    """Return the container that a command starts, None when it starts none that is known."""
     for at, word in enumerate(command):
         program = os.path.basename(word)
         if program in _SHORT and any(argument in _STARTS for argument in command[at + 1 :]):
@@ -127,35 +135,63 @@ def _options(program: str, arguments: Sequence[str]) -> Dict[str, Tuple[str, ...
     values_by_option: Dict[str, Tuple[str, ...]] = {}
     for number, word in enumerate(arguments):
         name, equals, value = word.partition("=")
-        short = _SHORT[program].get(name[1:], "") if len(name) == 2 and name[0] == "-" else ""
-        key = short or ("network" if name == "--net" else name[2:] if name.startswith("--") else "")
-        flag = key in _FLAGS or (program in APPTAINER and key in ("ipc", "pid"))
-        if flag or key in _VALUES:
-            given = "" if flag else value if equals else " ".join(arguments[number + 1 : number + 2])
-            values_by_option[key] = (*values_by_option.get(key, ()), given)
+        key = _long_option_name(program, name)
+        is_flag = key in _FLAGS or (program in APPTAINER and key in ("ipc", "pid"))
+        if not is_flag and key not in _VALUES:
+            continue
+        if is_flag:
+            value = ""
+        elif not equals:
+            value = " ".join(arguments[number + 1 : number + 2])
+        values_by_option[key] = (*values_by_option.get(key, ()), value)
     return values_by_option
 
 
+def _long_option_name(program: str, name: str) -> str:
+    """Return the long name, without dashes, of an option as the command has it; "" for an argument that is none."""
+    if len(name) == 2 and name[0] == "-":
+        long_name = _SHORT[program].get(name[1:], "")
+        if long_name:
+            return long_name
+    if name == "--net":
+        return "network"
+    if name.startswith("--"):
+        return name[2:]
+    return ""
+
+
 def doubts(command: Sequence[str], needed: Sequence[str]) -> Iterator[str]:
-    """What will probably go wrong inside, each with what to type. `needed`: directories of checkpoints and records."""
+    """Yield what will probably go wrong inside, each with what to type. `needed`: the directories of checkpoints and
+    records."""
     inside = container_started_by_command(command)
     if inside is None:
         return
     for path in needed:
         if not covered(path, inside.mounts):
             yield f"{path} is in none of {inside.program}'s mounts; add {inside.mount(top(path))}"
-    for what, option in inside.losses_with_remedies():
-        yield f"{inside.program}: {what}; {option}"
+    for loss, remedy in inside.losses_with_remedies():
+        yield f"{inside.program}: {loss}; {remedy}"
 
 
 def doubts_of(container: Optional[Container], options: RunOptions, program: str) -> Iterator[str]:
-    """The same of either kind: one that srun starts, or one that the command does."""
+    """Return the doubts about a container of either kind: the `container` that srun starts, or one of the command's."""
     if container is not None:
         return container.doubts(options.directories_needed_by_ranks, options.command, program)
     return doubts(options.command, options.directories_needed_by_ranks)
 
 
 def _path_inside_of_mount_spec(mount: str) -> str:
-    """The path inside, of SRC[:DST[:FLAGS]]."""
+    """Return the path inside, of SRC[:DST[:FLAGS]]."""
     parts = mount.split(":")
-    return parts[1] if len(parts) > 1 and parts[1].startswith("/") else parts[0]
+    if len(parts) > 1 and parts[1].startswith("/"):
+        return parts[1]
+    return parts[0]
+
+
+def _target_of_mount_option(mount_option: str) -> str:
+    """Return the path inside, of a `--mount` option's KEY=VALUE,…; "" where it has none."""
+    fields = dict(part.partition("=")[::2] for part in mount_option.split(","))
+    for key in ("target", "destination", "dst"):
+        if fields.get(key):
+            return fields[key]
+    return ""

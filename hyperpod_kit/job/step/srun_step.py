@@ -1,4 +1,4 @@
-"""One srun: how it is called, and how it is ended so that nothing of it goes on writing."""
+"""Start one srun, and end it so that nothing of it goes on writing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SYSTEM_PYTHON = "/usr/bin/python3"
 
 @dataclass(frozen=True)
 class StepPlan:
-    """What to start. `nodes`: exactly these, all of the allocation when empty; `hyperpod`: srun knows --auto-resume.
+    """A step to start. `nodes`: exactly these, all of the allocation when empty; `hyperpod`: srun knows --auto-resume.
 
     `groups`: the components of a heterogeneous job that the step is to run over; srun would take the first one only.
     """
@@ -52,7 +52,7 @@ class StepPlan:
     groups: Sequence[int] = ()
 
     def argv(self) -> List[str]:
-        """The srun command line."""
+        """Return the srun command line."""
         args = [self.srun, "--kill-on-bad-exit=1"]
         if self.retry:
             # Slurm may take minutes to let go of the step before on a node that died.
@@ -69,7 +69,7 @@ class StepPlan:
 
 
 def wrapper(container: Optional[Container] = None) -> List[str]:
-    """Command that runs a rank and writes how it ended; we may be a bundle, a checkout or a venv.
+    """Return the command that runs a rank and writes how it ended; we may be a bundle, a checkout or a venv.
 
     The batch host's own Python need not be in a container; our program is, by the node's enroot fstab.
     """
@@ -79,23 +79,27 @@ def wrapper(container: Optional[Container] = None) -> List[str]:
 
 
 def kit_command_on_any_node() -> List[str]:
-    """Words that run our job commands on whichever node of the job."""
-    python = SYSTEM_PYTHON if _is_bundled() else sys.executable or SYSTEM_PYTHON
+    """Return the command that runs our job commands on any node of the job, without their arguments."""
+    python = SYSTEM_PYTHON
+    if not _is_bundled():
+        python = sys.executable or SYSTEM_PYTHON
     return [python, "-I", "-S", path_of_kit_main_on_nodes()]
 
 
 def kit_command_on_this_node() -> List[str]:
-    """Words that run our job commands here, from the very files that this process runs from."""
+    """Return the command that runs our job commands here, from the very files that this process runs from."""
     return [sys.executable or SYSTEM_PYTHON, "-I", "-S", str(_own_program())]
 
 
 def path_of_kit_main_on_nodes() -> str:
-    """Our `__main__.py`, by the name that every node has where there is one.
+    """Return the path of our `__main__.py`, by the name that every node has where there is one.
 
     Never by the id of our bundle: a node that was replaced since, or whose bundle was changed in place, lacks it.
     """
     main_path = _own_program()
-    return str(Path(INSTALLED, *main_path.parts[-3:]) if _is_bundled() else main_path)
+    if not _is_bundled():
+        return str(main_path)
+    return str(Path(INSTALLED, *main_path.parts[-3:]))
 
 
 def _own_program() -> Path:
@@ -103,31 +107,33 @@ def _own_program() -> Path:
 
 
 def _is_bundled() -> bool:
-    """Whether we run from any of this node's bundles, be it `current` or not."""
+    """Return whether we run from any of this node's bundles, be it `current` or not."""
     return is_same_or_below(os.path.realpath(_own_program()), os.path.realpath(BUNDLES))
 
 
 def step_environment(env: Mapping[str, str], extra: Mapping[str, str]) -> Dict[str, str]:
-    """Environment of srun: ours, the attempt's variables, and what srun no longer takes over by itself."""
-    result = {**env, **extra}
+    """Return srun's environment: ours, the attempt's variables, and what srun no longer takes over by itself."""
+    environment = {**env, **extra}
     # `sbatch --export=NONE` leaves this behind, and srun would then keep the attempt's variables from the ranks.
-    if result.get("SLURM_EXPORT_ENV", "").upper() in ("NONE", "NIL"):
-        del result["SLURM_EXPORT_ENV"]
-    if "SLURM_CPUS_PER_TASK" in result:
-        result.setdefault("SRUN_CPUS_PER_TASK", result["SLURM_CPUS_PER_TASK"])
-    return result
+    if environment.get("SLURM_EXPORT_ENV", "").upper() in ("NONE", "NIL"):
+        del environment["SLURM_EXPORT_ENV"]
+    if "SLURM_CPUS_PER_TASK" in environment:
+        environment.setdefault("SRUN_CPUS_PER_TASK", environment["SLURM_CPUS_PER_TASK"])
+    return environment
 
 
 def task_count_variables(env: Mapping[str, str], nodes: Sequence[str]) -> Dict[str, str]:
-    """How many ranks a step on these nodes has; srun would take the whole allocation's, and refuse."""
-    each = env.get("SLURM_NTASKS_PER_NODE", "")
-    if not nodes or not each.isdigit():
+    """Return the variables for how many ranks a step on these nodes has: srun would take the whole allocation's, and
+    refuse. None are returned without nodes, or where the tasks of a node are not known."""
+    tasks_per_node = env.get("SLURM_NTASKS_PER_NODE", "")
+    if not nodes or not tasks_per_node.isdigit():
         return {}
-    return {"SLURM_NTASKS": str(int(each) * len(nodes)), "SLURM_NPROCS": str(int(each) * len(nodes))}
+    task_count = str(int(tasks_per_node) * len(nodes))
+    return {"SLURM_NTASKS": task_count, "SLURM_NPROCS": task_count}
 
 
 def is_hyperpod_step_retry_available(runner: Runner, hyperpod_directory: str = hyperpod.NODE_DIRECTORY) -> bool:
-    """Whether HyperPod's own step retry is there to be asked for."""
+    """Return whether HyperPod's own step retry is available on this node."""
     return os.path.isdir(hyperpod_directory) and hyperpod.has_hyperpod_step_retry(runner)
 
 
@@ -139,7 +145,9 @@ class SrunStep:
 
     def __init__(self, plan: StepPlan, env: Mapping[str, str], descriptors: Optional[int] = None) -> None:
         argv = plan.argv()
-        command = argv if descriptors is None else command_with_soft_limit(descriptors, argv)
+        command = argv
+        if descriptors is not None:
+            command = command_with_soft_limit(descriptors, argv)
         try:
             if shutil.which(argv[0], path=env.get("PATH")) is None:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
@@ -148,7 +156,7 @@ class SrunStep:
             raise JobError(f"cannot start {argv[0]}: {err.strerror}", hint="is Slurm on PATH?") from err
 
     def poll(self) -> Optional[int]:
-        """Exit code (negative: the signal that killed srun), None while it runs."""
+        """Return the exit code (negative: the signal that killed srun), None while it runs."""
         return self._process.poll()
 
     def end(
@@ -160,7 +168,8 @@ class SrunStep:
         grace: float = 10.0,
         patience: float = 5.0,
     ) -> int:
-        """End the step for good: TERM to srun, then KILL to its ranks through Slurm, then KILL to srun itself.
+        """End the step for good, and return srun's code: TERM to srun, then KILL to its ranks through Slurm, then KILL
+        to srun itself.
 
         `wait(seconds)` returns earlier when a child ends. Takes at most `grace` s, twice `patience` s
         and Slurm's answers.
@@ -174,7 +183,9 @@ class SrunStep:
             self._send_signal(signal.SIGKILL)
             self._await(patience, wait)
         code = self.poll()
-        return -int(signal.SIGKILL) if code is None else code
+        if code is None:
+            return -int(signal.SIGKILL)
+        return code
 
     def _send_signal(self, number: signal.Signals) -> None:
         if self.poll() is None:
@@ -193,9 +204,10 @@ StartStep = Callable[["StepPlan", Mapping[str, str], Optional[int]], SrunStep]
 def sweep(
     runner: Runner, job_id: JobId, wait: Callable[[float], None], report: JobReport, *, limit: float = 15.0
 ) -> List[str]:
-    """Before a retry: kill steps of ours that outlived their srun, wait until Slurm has none; returns what is left.
+    """Kill steps of ours that outlived their srun, wait until Slurm has none, and return those that are left.
 
-    A slurmctld that was away when a step ended may hold it for a minute: its slurmstepds say it again then."""
+    It is called before a retry. A slurmctld that was away when a step ended may hold it for a minute: its slurmstepds
+    report the end again then."""
     end = time.monotonic() + limit
     remaining = _kill_ranks(runner, job_id)
     if remaining:

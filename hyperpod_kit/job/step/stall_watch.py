@@ -1,4 +1,4 @@
-"""Ends a step that hangs: by the steps that its ranks report, and where they report none by its output."""
+"""Find out whether a step hangs: by the steps that its ranks report, and where they report none by its output."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ _CHECK_INTERVAL = 1.0
 
 
 class StallWatch:
-    """`serves`: whether the checkpoint root answers here, which takes seconds where it does not; asked only before a
-    verdict. Storage that is away keeps ranks waiting, and that is no hang. `known_silences`: see HangWatch."""
+    """Watches one step for a hang. `serves`: whether the checkpoint root answers here, which takes seconds where it
+    does not; called only before a verdict. Storage that is away keeps ranks waiting, and that is no hang.
+    `known_silences`: see HangWatch."""
 
     def __init__(
         self,
@@ -41,7 +42,7 @@ class StallWatch:
         self._verdict = HangVerdict(Watched.UNREPORTED)
 
     def reason_to_end_step_or_empty(self, reports: Mapping[int, StepReport]) -> str:
-        """Why the step is to be ended, "" while it is not."""
+        """Look at the step, and return why it is to be ended; "" while it is not."""
         now = self._clock()
         elapsed, self._last_check = now - self._last_check, now
         before, self._verdict = self._verdict, self._steps.observe(elapsed, reports)
@@ -49,7 +50,9 @@ class StallWatch:
         if verdict.watched is Watched.UNREPORTED:
             if before.watched is not Watched.UNREPORTED:
                 self._output.restart()
-            return f"no progress for {self._output.limit:g} s" if self._output.stalled() else ""
+            if not self._output.stalled():
+                return ""
+            return f"no progress for {self._output.limit:g} s"
         if verdict.watched is not Watched.HANGS:
             return ""
         if not self._serves():
@@ -59,11 +62,11 @@ class StallWatch:
 
     @property
     def seconds_without_progress(self) -> float:
-        """Seconds since the ranks got on, as far as they report it."""
+        """Seconds since the ranks' last progress, as far as they report it."""
         return self._verdict.silent
 
     def fields(self, reports: Mapping[int, StepReport]) -> Dict[str, object]:
-        """For the report of a hang."""
+        """Return the fields for the report of a hang; none where the ranks report no steps."""
         if self._verdict.watched is Watched.UNREPORTED:
             return {}
         return {
@@ -73,7 +76,7 @@ class StallWatch:
         }
 
     def restart(self) -> None:
-        """The ranks have been started again."""
+        """Begin anew, as the ranks have been started again."""
         self._steps.restart()
         self._output.restart()
         self._last_check = self._clock()
@@ -82,4 +85,6 @@ class StallWatch:
     def seconds_until_next_look(self) -> Optional[float]:
         """Seconds until the next look; None where nothing is watched."""
         limits = [limit for limit in (self._rule.floor, self._rule.unreported) if limit]
-        return min([_CHECK_INTERVAL, *(limit / 4 for limit in limits)]) if limits else None
+        if not limits:
+            return None
+        return min([_CHECK_INTERVAL, *(limit / 4 for limit in limits)])

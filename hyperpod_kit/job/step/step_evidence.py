@@ -33,7 +33,7 @@ SETTLE_SECONDS = 4.0
 
 
 class StepEvidence:
-    """The facts of one step."""
+    """Collects the facts of one step."""
 
     def __init__(
         self,
@@ -54,7 +54,8 @@ class StepEvidence:
         has_failed = code != 0
         # What the ranks wrote is read once the checkpoint root answers.
         if has_failed and not stop and self._rules.storage.outlast():
-            nodes_without_root, stop = ("", *nodes_without_root), self._context.signals.stop
+            nodes_without_root = ("", *nodes_without_root)
+            stop = self._context.signals.stop
         lost = trouble.lost
         if has_failed and not stop and not lost and not trouble.stalled:
             lost = self._settle_suspects()
@@ -63,8 +64,8 @@ class StepEvidence:
             # srun of a job that Slurm has just ended fails before our own TERM arrives.
             allocated = allocation.query_allocation_else_from_environment(self._context.runner, self._context.job)
             lost = tuple(sorted({*lost, *allocated.down}))
-            if allocated.ended and not self._context.signals.warned:
-                stop = stop or allocated.state
+            if allocated.ended and not self._context.signals.warned and not stop:
+                stop = allocated.state
         end = self._explain_end(allocated, stop)
         records, launch_failures = self._read_records()
         if end is not None and allocated is not None:
@@ -82,7 +83,7 @@ class StepEvidence:
             cut=trouble.cut,
             end=end,
             reached=furthest(lines.reports),
-            hang=trouble.reason if trouble.stalled else "",
+            hang=_hang_reason(trouble),
             has_wrapper_called=bool(lines.greeted),
             unheard=self._unheard_nodes(records),
             launch_failures=launch_failures,
@@ -102,13 +103,15 @@ class StepEvidence:
         return explain_run_end(allocated, self._context.job.restart, self._context.signals.stop)
 
     def _read_records(self) -> Tuple[Tuple[Exit, ...], Tuple[LaunchFailure, ...]]:
-        """Return what the wrappers of the last launch have left; nothing where the root cannot be read."""
+        """Return the records that the wrappers of the last launch have left; none where the root cannot be read."""
         state = self._context.options.state
         records: Tuple[Exit, ...] = ()
         launch_failures: Tuple[LaunchFailure, ...] = ()
         with contextlib.suppress(OSError):
             records = tuple(exits.last_launch(exits.read(state, self._attempt)))
-            launch = records[0].launch if records else None
+            launch: Optional[str] = None
+            if records:
+                launch = records[0].launch
             launch_failures = tuple(launch_failure.read(state, self._attempt, launch))
         return records, launch_failures
 
@@ -116,7 +119,7 @@ class StepEvidence:
         if code is None:
             return KILLED
         if code == 0 and not records and not self._rules.lines.status_by_node:
-            # So it is with a plugin of slurmstepd that fails before the tasks, in Slurm 22.05.
+            # A plugin of slurmstepd that fails before the tasks has this effect in Slurm 22.05.
             self._context.report("unstarted", "srun exited 0, and no rank has begun: that is taken for a failure")
             return NO_RANK
         return code
@@ -134,7 +137,7 @@ class StepEvidence:
         return tuple(sorted({*lost, *self._suspected_causes(allocated, records)}))
 
     def _suspected_causes(self, allocated: Allocation, records: Iterable[Exit]) -> Set[str]:
-        """Return the nodes for whose sake Slurm may have ended the run.
+        """Return the nodes that may be why Slurm ended the run.
 
         It counts them as lost, they were started anew since, or they did not answer us and left no last word.
         """
@@ -150,6 +153,13 @@ class StepEvidence:
             if name in allocated.starts and allocated.starts[name].was_rebooted_since(start)
         }
         return (silent | rebooted | set(allocated.before)) & set(rules.used)
+
+
+def _hang_reason(trouble: StepTrouble) -> str:
+    """Return why the step counts as hung; "" where it does not."""
+    if not trouble.stalled:
+        return ""
+    return trouble.reason
 
 
 def vanished(doubted: Iterable[str], last_word_by_node: Mapping[str, str], records: Iterable[Exit]) -> Set[str]:

@@ -1,4 +1,4 @@
-"""Decide about a step that runs, as a state machine without clock, network or process.
+"""Decide what to do about a step that runs, as a state machine without clock, network or process.
 
     state     event                               next       action
     RUNNING   USR1 has come                       SAVING     SEND_SAVE_SIGNAL, and the step gets `save_grace`
@@ -50,11 +50,11 @@ class StepTrouble:
 
     @property
     def nodes(self) -> Tuple[str, ...]:
-        """The nodes that have it; none where the whole step has."""
+        """The nodes that have the trouble; none where the whole step has it."""
         return self.lost or self.cut or self.nodes_without_root
 
     def fields(self) -> Dict[str, object]:
-        """Return what the report holds of it."""
+        """Return the trouble's fields in the report of the run."""
         if self.cut:
             return {"cut": list(self.cut)}
         if self.nodes_without_root:
@@ -65,7 +65,7 @@ class StepTrouble:
 def strongest_trouble(
     lost: Sequence[str] = (), hang: str = "", cut: Sequence[str] = (), nodes_without_root: Sequence[str] = ()
 ) -> StepTrouble:
-    """Return the trouble that explains the others. `hang`: why the step counts as hung, "" while it does not."""
+    """Return the trouble that explains the others. `hang`: why the step counts as hung; "" while it does not."""
     if lost:
         return StepTrouble(f"{', '.join(lost)} does not answer", lost=tuple(lost))
     if hang:
@@ -100,7 +100,8 @@ class StepActionKind(enum.Enum):
 
 @dataclass(frozen=True)
 class StepAction:
-    """One thing to do. For END: `grace` seconds from TERM to KILL, then `patience`, and the trouble that led to it."""
+    """What to do about a step. For END: `grace` seconds from TERM to KILL, then `patience`, and the trouble that led to
+    it."""
 
     kind: StepActionKind
     grace: float = 0.0
@@ -112,11 +113,11 @@ _WAIT = StepAction(StepActionKind.WAIT)
 
 
 class StepMachine:
-    """Signals and troubles in, actions out.
+    """Turns the signals and troubles of a step into actions.
 
     Attributes:
         state: Where the step is.
-        trouble: The one for which the step was ended, by us or by HyperPod at our wish.
+        trouble: The one for which the step was ended, by us or by HyperPod at our request.
     """
 
     def __init__(self, *, save_grace: float, has_step_retry: bool) -> None:
@@ -127,11 +128,13 @@ class StepMachine:
         self._save_until: Optional[float] = None
 
     def seconds_to_save(self, now: float) -> Optional[float]:
-        """Return what is left of the time to save; None while there is no limit."""
-        return self._save_until - now if self._save_until is not None else None
+        """Return the seconds that are left to save; None while there is no limit."""
+        if self._save_until is None:
+            return None
+        return self._save_until - now
 
     def heed_signals(self, now: float, *, is_stopped: bool, is_warned: bool) -> StepAction:
-        """Return what the signals of the batch script ask for. `now`: monotonic seconds."""
+        """Return the action that the signals of the batch script call for. `now`: monotonic seconds."""
         if is_stopped:
             return self._end(STOP_GRACE)
         if is_warned and self.state is StepState.RUNNING:
@@ -142,17 +145,18 @@ class StepMachine:
         return _WAIT
 
     def judge(self, trouble: StepTrouble, *, is_launched_again: bool) -> StepAction:
-        """Return what a look at the step asks for. `is_launched_again`: HyperPod has started its ranks once more."""
-        if not self._has_step_retry:
-            if trouble.reason:
-                return self._end_for(trouble)
-            return StepAction(StepActionKind.RESTART_WATCHES) if is_launched_again else _WAIT
+        """Return the action that a look at the step calls for. `is_launched_again`: HyperPod has started its ranks once
+        more."""
+        if trouble.reason and not self._has_step_retry:
+            return self._end_for(trouble)
         if is_launched_again:
             return StepAction(StepActionKind.RESTART_WATCHES)
-        return StepAction(StepActionKind.ASK_STEP_RETRY, trouble=trouble) if trouble.reason else _WAIT
+        if trouble.reason:
+            return StepAction(StepActionKind.ASK_STEP_RETRY, trouble=trouble)
+        return _WAIT
 
     def step_retry_answered(self, retry_answer: RetryAnswer, trouble: StepTrouble) -> StepAction:
-        """Return what follows HyperPod's answer about a trouble."""
+        """Return the action that follows HyperPod's answer about a trouble."""
         if retry_answer is RetryAnswer.END:
             return self._end_for(trouble)
         if retry_answer is RetryAnswer.LAUNCHED:

@@ -17,5 +17,5 @@ PROCESS_PREFIX = f"{FAMILY}{secrets.token_hex(4)}."
 
 
 def full_name(purpose: str) -> str:
-    """The name of a step of this process. `purpose`: an attempt, or what a short step is for."""
+    """Return the name of a step of this process. `purpose`: an attempt, or what a short step is for."""
     return PROCESS_PREFIX + purpose

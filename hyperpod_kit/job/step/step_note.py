@@ -1,4 +1,4 @@
-"""How far the running attempt has come, for `job status`: a small file beside the ledger, renewed now and then.
+"""Keep for `job status` how far the running attempt has come: in a small file beside the ledger, renewed now and then.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -25,15 +25,16 @@ EVERY = 30.0
 """Seconds between two writes."""
 
 _EARLY = 3.0
-"""The same until a rank has completed a step."""
+"""Seconds between two writes until a rank has completed a step."""
 
 _LARGEST = 1 << 14
 _MOST = 1 << 62
 
 
 class StepNote(NamedTuple):
-    """`reached`: the last step that any rank had completed; `moved`: when the ranks got on last, and `written`, Unix
-    seconds; `where`: of all ranks, in words."""
+    """How far an attempt had come. `reached`: the last step that any rank had completed; `moved`: when the ranks made
+    progress last, and `written`: when this was written, both Unix seconds; `where`: the positions of all ranks, as a
+    sentence."""
 
     attempt: str
     reached: Optional[int]
@@ -43,7 +44,7 @@ class StepNote(NamedTuple):
 
 
 def read(state: str) -> Optional[StepNote]:
-    """None where there is none, or what is there is none of ours. Raises OSError."""
+    """Return the note that is there; None where there is none, or the file is none of ours. Raises OSError."""
     try:
         value = parse.parse_json_object(files.read_small_regular_file(os.path.join(state, FILE), _LARGEST))
     except (FileNotFoundError, ValueError, Untrusted):
@@ -65,8 +66,8 @@ def _is_time(value: Any) -> bool:
 
 
 class StepNoteWriter:
-    """Of one attempt. It writes on a thread of its own, so that a file system that hangs keeps nobody waiting, and it
-    writes nothing while it does."""
+    """Writes the notes of one attempt, on a thread of its own, so that a file system that hangs delays nothing else;
+    while it hangs, no other note is written."""
 
     def __init__(
         self,
@@ -82,13 +83,14 @@ class StepNoteWriter:
         self._thread: Optional[threading.Thread] = None
 
     def write_note_if_due(self, reports: Mapping[int, StepReport], seconds_without_progress: float) -> None:
-        """`silent`: seconds since the ranks got on."""
+        """Start to write the note where one is due and no write is under way."""
         if not reports or self._clock() < self._due:
             return
         if self._thread is not None and self._thread.is_alive():
             return
         now, reached = self._now(), furthest(reports)
-        self._due = self._clock() + (_EARLY if reached is None else EVERY)
+        delay = _EARLY if reached is None else EVERY
+        self._due = self._clock() + delay
         note = StepNote(
             self._attempt,
             reached,

@@ -1,4 +1,4 @@
-"""What a rank's wrapper reports of it to `job run`: the step that it has reached, its phase, and its slowest step.
+"""The reports of a rank's wrapper to `job run`: the step that the rank has reached, its phase, and its slowest step.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -15,7 +15,7 @@ from hyperpod_kit.slurm.progress import RankState
 from hyperpod_kit.untrusted import parse
 
 WINDOW = 100
-"""Steps, of which the slowest counts."""
+"""How many of the last steps are looked at for the slowest."""
 
 FIRST_STEPS = 3
 """Steps of a start that may take longer: kernels are compiled, buffers are made, caches are cold."""
@@ -25,8 +25,8 @@ _MOST_RANK, _MOST = 1 << 31, 1 << 62
 
 
 class StepReport(NamedTuple):
-    """Of one rank. `step`: the last one completed; `moved` grows as a phase gets on by itself; `slowest`: seconds that
-    the slowest of the last steps took at most, 0 when none was seen."""
+    """The report of one rank. `step`: the last one completed; `moved` grows as a phase gets on by itself; `slowest`:
+    seconds that the slowest of the last steps took at most, 0 when none was seen."""
 
     rank: int
     node: str
@@ -37,8 +37,8 @@ class StepReport(NamedTuple):
 
 
 class RankMeter:
-    """From what a rank has written, looked at now and then, to its report. Time that other phases take is no part of a
-    step; that of the first step is not known. Pure: the seconds that have passed are given to it."""
+    """Makes a rank's reports from what it has written, looked at now and then. Time that other phases take is no part
+    of a step; that of the first step is not known. Pure: the seconds that have passed are given to it."""
 
     def __init__(self, rank: int, node: str) -> None:
         self._rank, self._node = rank, node
@@ -49,7 +49,7 @@ class RankMeter:
         self._durations: Deque[Tuple[int, float]] = deque()
 
     def next_report(self, elapsed: float, state: RankState) -> StepReport:
-        """The report, `elapsed` seconds after the look before."""
+        """Return the rank's report, `elapsed` seconds after the look before."""
         if Phase.STEP in (state.phase, self._phase):
             self._since += elapsed
         if state.step is not None and state.step != self._step:
@@ -67,7 +67,9 @@ class RankMeter:
         before = self._step
         if before is None or step < before:
             self._begin_anew()
-            self._done = max(1, step - begins + 1) if begins is not None else 1
+            self._done = 1
+            if begins is not None:
+                self._done = max(1, step - begins + 1)
         else:
             # The step before may have ended as long before it was seen as the look before that was away.
             self._durations.append((step, self._since + self._late))
@@ -83,13 +85,13 @@ class RankMeter:
 
 
 def encoded(reports: Iterable[StepReport]) -> str:
-    """As text of one line, for decoded(); the node is known from the connection."""
+    """Return reports as text of one line, for decoded(); the node is known from the connection."""
     rows = [[report.rank, report.step, report.phase.value, report.moved, report.slowest] for report in reports]
     return json.dumps(rows, separators=(",", ":"))
 
 
 def decoded(text: str, node: str) -> List[StepReport]:
-    """Raises ValueError for what no wrapper says."""
+    """Return the reports of a node from the text of encoded(). Raises ValueError for what no wrapper sends."""
     rows = parse.parse_json(text, _LARGEST)
     if not isinstance(rows, list):
         raise ValueError("no list of reports")
@@ -97,7 +99,7 @@ def decoded(text: str, node: str) -> List[StepReport]:
 
 
 def _report(row: Any, node: str) -> StepReport:
-    # A later version may say more of a rank.
+    # A later version may report more of a rank.
     if not isinstance(row, list) or len(row) < 5:
         raise ValueError("a report has five fields")
     rank, step, phase, moved, slowest = row[:5]
@@ -113,7 +115,7 @@ def _report(row: Any, node: str) -> StepReport:
 
 
 def _phase_or_most_patient(name: Any) -> Phase:
-    """One that only a later version knows gets the patience of the longest."""
+    """Return the phase of that name; for one that only a later version knows, the one with the longest patience."""
     try:
         return Phase(name)
     except ValueError:

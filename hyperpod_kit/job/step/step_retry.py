@@ -1,7 +1,8 @@
-"""HyperPod at work under a running srun: it exchanges nodes for 20 to 30 minutes, and starts the same ranks again.
+"""Wait for HyperPod while it works under a running srun: it replaces nodes, which takes 20 to 30 minutes, and starts
+the same ranks again.
 
-What is wrong with a launch is told to HyperPod by ending its step, never srun: then it looks at the nodes, and retries
-the step or lets srun end. While it is at work, a node that does not answer and a job that does not move are what a
+Where something is wrong with a launch, its step is ended, and never srun: then HyperPod checks the nodes, and retries
+the step or lets srun end. While HyperPod works, a node that does not answer and a job that does not move are what a
 replacement looks like, and are waited for.
 """
 
@@ -23,19 +24,20 @@ REPLACEMENT = 3600.0
 """Seconds that HyperPod gets to start the step again: a replacement takes 20 to 30 minutes, and may fail once."""
 
 UNHEARD = 90.0
-"""Seconds after the end of a step in which HyperPod must have said that it looks at the nodes, where we can read what
-it says; Slurm waits half a minute of them for ranks that do not end."""
+"""Seconds after the end of a step within which HyperPod must have printed that it checks the nodes, where its log can
+be read; for half a minute of them Slurm waits for ranks that do not end."""
 
 _EACH = 5.0
-"""Seconds between two questions to slurmctld."""
+"""Seconds between two queries to slurmctld."""
 
 Note = Callable[..., None]
-"""Puts a line of HyperPod's down: note(words=…)."""
+"""Records a line that HyperPod has printed: note(words=…)."""
 
 
 class RetryAnswer(Enum):
-    """WAIT: HyperPod has it in hand, or was just told. LAUNCHED: the ranks were started again, and get the time that a
-    start gets. END: HyperPod will not mend it, so srun is to be ended."""
+    """What to do about a trouble under HyperPod's retry. WAIT: HyperPod works on it, or its step was just ended.
+    LAUNCHED: the ranks were started again, and get the time that a start gets. END: HyperPod will not repair it, so
+    srun is to be ended."""
 
     WAIT = "wait"
     LAUNCHED = "launched"
@@ -43,7 +45,7 @@ class RetryAnswer(Enum):
 
 
 class StepRetry:
-    """One srun's. `ended`: whether it was we who ended the step that ran last."""
+    """HyperPod's step retry under one srun. `ended`: whether it was we who ended the step that ran last."""
 
     def __init__(
         self,
@@ -68,45 +70,49 @@ class StepRetry:
         self.ended = False
 
     def record_messages_and_count_relaunches(self) -> int:
-        """Read what HyperPod has said, and put it down; how often it has started the ranks again since the last
-        call."""
+        """Record what HyperPod has printed since the last call, and return how often it has started the ranks again."""
         news: List[str] = self._log.news()
         for line in news:
             self._note(words=line)
         if any(NODE_CHECK in line for line in news):
             self._is_node_check_started = True
-            self._without_since = self._without_since or self._clock()
-        again = sum(RETRIED in line for line in news)
-        if again:
+            if not self._without_since:
+                self._without_since = self._clock()
+        relaunches = sum(RETRIED in line for line in news)
+        if relaunches:
             self._begin_anew()
-        return again
+        return relaunches
 
     @property
     def can_hear_relaunches(self) -> bool:
-        """Whether `listen` can hear of a launch at all."""
+        """Whether HyperPod's lines can be read, so that its relaunches are noticed at all."""
         return self._log.readable
 
     def close(self) -> None:
+        """Close HyperPod's log."""
         self._log.close()
 
     def _begin_anew(self) -> None:
         self.ended, self._without_since, self._is_node_check_started = False, None, False
 
     def end_step_or_wait_for_retry(self, reason: str, nodes: Sequence[str] = ()) -> RetryAnswer:
-        """What to do about something that is wrong: `why`, on `nodes` (none named: the whole job)."""
+        """Return what to do about a trouble, whose step is ended first where HyperPod is to check the nodes.
+
+        `reason`: what is wrong; `nodes`: where, the whole job when none is named.
+        """
         now = self._clock()
         if now < self._next:
             return RetryAnswer.WAIT
         self._next = now + _EACH
         if self._is_node_check_started:
-            return RetryAnswer.WAIT if self._seconds_without_step(now) <= REPLACEMENT else RetryAnswer.END
+            return self._wait_or_end(now, REPLACEMENT)
         try:
             running = (
                 set(control.query_running_step_ids(self._runner, self._job_id, step_name.PROCESS_PREFIX)) - self._killed
             )
             if not running:
                 limit = UNHEARD if self._log.readable else REPLACEMENT
-                return RetryAnswer.WAIT if self._seconds_without_step(now) <= limit else RetryAnswer.END
+                return self._wait_or_end(now, limit)
             if self._without_since is not None:
                 self._begin_anew()
                 return RetryAnswer.LAUNCHED
@@ -121,6 +127,12 @@ class StepRetry:
             return RetryAnswer.WAIT  # a slurmctld that is away could replace nothing either
         self.ended, self._without_since = True, now
         return RetryAnswer.WAIT
+
+    def _wait_or_end(self, now: float, limit: float) -> RetryAnswer:
+        """Return WAIT for `limit` seconds in which no step runs, END after them."""
+        if self._seconds_without_step(now) <= limit:
+            return RetryAnswer.WAIT
+        return RetryAnswer.END
 
     def _seconds_without_step(self, now: float) -> float:
         if self._without_since is None:

@@ -1,4 +1,4 @@
-"""What HyperPod's plugin prints into the job's own log while it looks at nodes, replaces them and retries a step."""
+"""Read what HyperPod's plugin prints into the job's own log while it checks nodes, replaces them and retries a step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hyperpod_kit.untrusted.text import clean_one_line
 
 AUTO_RESUME_TAG = b"[Auto Resume]"
 NODE_CHECK, RETRIED = "Initiating communication with cluster agent", "Retrying step"
-"""In the line with which HyperPod begins to look at the nodes, and in the one behind which the step is started again.
+"""Parts of the line with which HyperPod begins to check the nodes, and of the one after which it starts the step again.
 Other words of these lines are misspelt in some releases."""
 
 PIECE = 1 << 20
@@ -24,7 +24,8 @@ _EACH_TASK = re.compile(r"TaskID: \d+ (process_task_init|Successfully terminated
 
 
 class RetryLog:
-    """The lines that come from now on. `readable`: whether the log is a file that can be read: a pipe cannot."""
+    """HyperPod's lines in the log from now on. `readable`: whether the log is a file that can be
+    read: a pipe cannot."""
 
     def __init__(self, fds: Tuple[int, ...] = (1, 2)) -> None:
         self._files: List[_LogEnd] = []
@@ -36,7 +37,7 @@ class RetryLog:
         self.readable = bool(self._files)
 
     def news(self) -> List[str]:
-        """HyperPod's lines since the last call; of what every task says nothing. Never raises."""
+        """Return HyperPod's lines since the last call, without those that each task prints. Never raises."""
         lines: List[str] = []
         for tail in self._files:
             for raw in tail.read_new_marked_lines():
@@ -47,6 +48,7 @@ class RetryLog:
         return lines
 
     def close(self) -> None:
+        """Close the files of the log."""
         for tail in self._files:
             os.close(tail.fd)
         self._files = []
@@ -63,6 +65,7 @@ class _LogEnd:
 
     @classmethod
     def of(cls, number: int) -> Optional[_LogEnd]:
+        """Return the end of a descriptor's file; None for no regular file and for one that cannot be opened."""
         try:
             info = os.fstat(number)
             if not stat.S_ISREG(info.st_mode):
@@ -73,6 +76,7 @@ class _LogEnd:
         return cls(fd, (info.st_dev, info.st_ino), info.st_size)
 
     def read_new_marked_lines(self) -> List[bytes]:
+        """Return the complete new lines with HyperPod's tag; none where the file cannot be read."""
         try:
             data = os.pread(self.fd, PIECE, self._at)
         except OSError:

@@ -6,7 +6,7 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import time
-from typing import Tuple
+from typing import Dict, Optional, Tuple
 
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.job.base import allocation
@@ -31,11 +31,11 @@ from hyperpod_kit.job.step.watch import AwayWatch
 from hyperpod_kit.slurm import control
 
 MIN_WAIT = 0.05
-"""Seconds between two looks, at least."""
+"""Seconds that pass between two looks at a step, at least."""
 
 
 class StepSupervision:
-    """One step's."""
+    """Watches one step until it has ended, and ends it where its trouble or a signal calls for that."""
 
     def __init__(
         self,
@@ -55,7 +55,10 @@ class StepSupervision:
         )
         self._note = StepNoteWriter(options.state, attempt)
         self._root_watch = AwayWatch(rules.storage.answers)
-        self._doubt = Doubt(rules.nodes.count if rules.nodes else 0, make_query_of_down_nodes(context.runner))
+        node_count = 0
+        if rules.nodes:
+            node_count = rules.nodes.count
+        self._doubt = Doubt(node_count, make_query_of_down_nodes(context.runner))
         self._launch = rules.lines.launch
         self._has_reported_unasked = False
 
@@ -75,8 +78,8 @@ class StepSupervision:
         return evidence.collect(self._step.poll(), self._machine.trouble)
 
     def _look_and_act(self) -> StepAction:
-        """Look at the step once, do what follows, and return it."""
-        # Before the nodes are heard: HyperPod speaks of a launch before its ranks are there.
+        """Look at the step once, act on what was found, and return the action."""
+        # Before the nodes' lines are read: HyperPod announces a launch before its ranks are there.
         is_launched_again = self._hear_of_launches()
         trouble = self._find_trouble()
         is_launched_again = is_launched_again or self._rules.lines.launch != self._launch
@@ -87,7 +90,7 @@ class StepSupervision:
         return action
 
     def _hear_of_launches(self) -> bool:
-        """Whether HyperPod reports that it has started the ranks again since the last look."""
+        """Return whether HyperPod reports that it has started the ranks again since the last look."""
         if self._rules.retry is None:
             return False
         launches = self._rules.retry.record_messages_and_count_relaunches()
@@ -98,7 +101,7 @@ class StepSupervision:
     def _find_trouble(self) -> StepTrouble:
         lines = self._rules.lines
         lost = self._find_lost_nodes()
-        # Also where nothing follows from it: who has connected must be heard.
+        # Also where nothing follows from it: the lines of nodes that have connected must be read.
         cut = tuple(name for name in lines.receive_and_list_cut_off_nodes() if name not in self._doubt.doubted)
         for sentence in lines.news():
             self._context.report("lifeline", sentence)
@@ -125,7 +128,7 @@ class StepSupervision:
         return lost
 
     def _consult_step_retry(self, retry: StepRetry, action: StepAction, trouble: StepTrouble) -> StepAction:
-        """Ask HyperPod about a trouble where the machine wants that; return the action that follows."""
+        """Ask HyperPod about a trouble where the action is to ask it, and return the action that follows."""
         retry_answer = RetryAnswer.WAIT
         if action.kind is StepActionKind.ASK_STEP_RETRY:
             retry_answer = retry.end_step_or_wait_for_retry(trouble.reason, trouble.nodes)
@@ -152,7 +155,7 @@ class StepSupervision:
             self._context.report("warned", f"the step could not be told: {err}")
 
     def _restart_watches(self) -> None:
-        """The ranks run anew, maybe on other nodes."""
+        """Start the watches afresh, as the ranks have been started again, maybe on other nodes."""
         self._launch = self._rules.lines.launch
         self._stall.restart()
         watch = self._rules.nodes
@@ -165,9 +168,13 @@ class StepSupervision:
     def _end(self, action: StepAction) -> None:
         trouble = action.trouble
         if trouble.reason:
-            rank_fields = self._stall.fields(self._rules.lines.reports) if trouble.stalled else {}
-            what = "srun" if self._rules.retry is not None else "the step"
-            self._context.report("intervene", f"{trouble.reason}: ending {what}", **trouble.fields(), **rank_fields)
+            rank_fields: Dict[str, object] = {}
+            if trouble.stalled:
+                rank_fields = self._stall.fields(self._rules.lines.reports)
+            target = "the step"
+            if self._rules.retry is not None:
+                target = "srun"
+            self._context.report("intervene", f"{trouble.reason}: ending {target}", **trouble.fields(), **rank_fields)
         self._step.end(
             self._context.runner,
             self._context.job.id,
@@ -180,8 +187,11 @@ class StepSupervision:
         """Wait for a signal, a line of a node, or the moment at which one of the watches is due."""
         watch, lines = self._rules.nodes, self._rules.lines
         # Each is asked once: what is due at this moment may not be due any more a moment later.
+        seconds_until_probe: Optional[float] = None
+        if watch is not None:
+            seconds_until_probe = watch.seconds_until_next_probe
         dues = (
-            watch.seconds_until_next_probe if watch is not None else None,
+            seconds_until_probe,
             lines.seconds_until_due,
             self._root_watch.seconds_until_next_look,
             self._stall.seconds_until_next_look,

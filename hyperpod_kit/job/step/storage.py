@@ -1,5 +1,5 @@
-"""Whether the checkpoint root and our records of it answer on this node, asked so that a mount that hangs does not take
-us with it."""
+"""Check whether the checkpoint root and our records of it answer on this node, in such a way that a mount that hangs
+does not block this process."""
 
 from __future__ import annotations
 
@@ -31,31 +31,32 @@ CHECK_INTERVAL = 5.0
 """Seconds between two looks at the marks."""
 
 LOOKS_INSIDE = 6
-"""In a container the root is asked at each look, whatever the marks say: a mount that the node has made anew is whole
-for the node, and dead for every container that runs. Of so many looks one writes, the others only ask what is there."""
+"""In a container the root is probed at each look, whatever the marks say: a mount that the node has made anew is whole
+for the node, and dead for every container that runs. One of so many looks writes, the others only check what exists."""
 
 FAILURE_CHECK_INTERVAL = 1.0
-"""Seconds in which a rank that could not save is heard."""
+"""Seconds within which a rank's failure to save is noticed."""
 
 _PROBE = 'file=$(mktemp "$0/.probe.XXXXXX") && rm -f "$file" && for each; do [ -e "$each" ] || exit 1; done'
-"""A directory that is listed from a cache says nothing: something has to be written. In what Mountpoint serves nothing
-may be: there the word is looked for that says where our records are."""
+"""Makes and removes a file in the first directory, as one listed from a cache proves nothing, and then looks for the
+other paths. Nothing may be written to what Mountpoint serves: there the pointer to our records is looked for."""
 
 _PROBE_THERE = 'for each in "$0" "$@"; do [ -e "$each" ] || exit 1; done'
-"""Costs the servers nothing. What a cache answers is found out by the next look that writes."""
+"""Only looks for the paths, which costs the servers nothing. An answer that came from a cache is found out by the next
+probe that writes."""
 
 _PROBE_BARE = (
     "import os, sys, tempfile; os.unlink(tempfile.mkstemp(prefix='.probe.', dir=sys.argv[1])[1]); "
     "sys.exit(not all(map(os.path.exists, sys.argv[2:])))"
 )
-"""The same, ten times as slow, for a container whose image has no mktemp or rm."""
+"""Does the same as _PROBE, ten times as slowly, in a container whose image has no mktemp or rm."""
 
 _SIGNAL = 128
 """The shell's status above which its command was ended by a signal."""
 
 
 class Probe:
-    """One question at a time: a process that hangs in the kernel is not asked a second time, and never waited for.
+    """Probes by one process at a time: while one hangs in the kernel no second one is started, and none is waited for.
 
     `state`: the directory of our records; `root`: given where they are not in it.
     """
@@ -75,7 +76,7 @@ class Probe:
         return [sys.executable, "-I", "-S", "-c", _PROBE_BARE, *self._places]
 
     def answers(self, sleep: Callable[[float], None] = time.sleep, *, write: bool = True) -> bool:
-        """Takes at most `deadline` seconds."""
+        """Return whether the paths answer, after `deadline` seconds at most; True where no process can be started."""
         if self._process is not None and self._process.poll() is None:
             return False
         end = time.monotonic() + self._deadline
@@ -108,7 +109,7 @@ class Probe:
 
 
 def has_degraded_mounts(marks_directory: str = MARKS) -> bool:
-    """Whether the node's own checks have given up any of its mounts. Costs nothing and asks no file system."""
+    """Return whether the node's own checks have given up any of its mounts. Costs nothing and asks no file system."""
     try:
         with os.scandir(marks_directory) as entries:
             return any(True for _ in entries)
@@ -117,11 +118,11 @@ def has_degraded_mounts(marks_directory: str = MARKS) -> bool:
 
 
 class RootWatch:
-    """A thread that tells `changed(away)` when the root stops answering on this node while others wait for it, and
-    when it answers again. It asks the root only while the node's checks doubt a mount, `inside` of a container always,
+    """A background thread that calls `changed(True)` when the root stops answering on this node, and `changed(False)`
+    when it answers again. It probes the root only while the node's checks doubt a mount, always `inside` a container,
     and at once when the rank has failed to save: `failed()` counts that.
 
-    Not an end of the rank by itself: when all nodes are without it, waiting is right, and `job run` sees them all.
+    It does not end the rank: when all nodes are without the root, waiting is right, and `job run` sees them all.
     """
 
     def __init__(
@@ -154,21 +155,24 @@ class RootWatch:
                 looks, due = looks + 1, time.monotonic() + self._check_interval
             elif failed == before:
                 continue
-            doubt = is_unreachable or failed != before or has_degraded_mounts(self._marks)
-            write = doubt or looks % LOOKS_INSIDE == 0
-            now = (doubt or self._inside) and not self._probe.answers(write=write)
-            if now != is_unreachable:
-                is_unreachable = now
+            is_doubtful = is_unreachable or failed != before or has_degraded_mounts(self._marks)
+            is_unreachable_now = False
+            if is_doubtful or self._inside:
+                write = is_doubtful or looks % LOOKS_INSIDE == 0
+                is_unreachable_now = not self._probe.answers(write=write)
+            if is_unreachable_now != is_unreachable:
+                is_unreachable = is_unreachable_now
                 self._changed(is_unreachable)
 
     def stop(self) -> None:
+        """Make the thread end before its next look."""
         self._over.set()
 
 
 class ObjectProbe:
-    """The same for a root in S3, asked on a thread of its own: the word is looked for that says where our records are.
+    """Probes a root in S3 on a thread of its own, by looking for the pointer to our records.
 
-    `why`: what was wrong the last time.
+    `failure`: what was wrong the last time, "" for nothing.
     """
 
     def __init__(self, root: str, *, deadline: float = DEADLINE) -> None:
@@ -179,7 +183,7 @@ class ObjectProbe:
         self.failure = ""
 
     def answers(self, sleep: Callable[[float], None] = time.sleep) -> bool:
-        """Takes at most `deadline` seconds."""
+        """Return whether the root answers and has the pointer, after `deadline` seconds at most."""
         end = time.monotonic() + self._deadline
         if self._thread is None:
             self._thread = threading.Thread(target=self._query_store, daemon=True)
@@ -194,21 +198,25 @@ class ObjectProbe:
 
     def _query_store(self) -> None:
         try:
-            self._store = self._store or open_store(self._root)
-            self.failure = (
-                "" if self._store.exists(state_place.STATE_POINTER) else f"{state_place.STATE_POINTER} is not there"
-            )
+            if not self._store:
+                self._store = open_store(self._root)
+            if self._store.exists(state_place.STATE_POINTER):
+                self.failure = ""
+            else:
+                self.failure = f"{state_place.STATE_POINTER} is not there"
         except (CheckpointError, OSError) as err:
             self.failure = clean_one_line(verify.describe_failure(err))
 
 
 class CheckpointRoot:
-    """The checkpoint root as `job run` sees it. `limit`: seconds that an outage is waited for. `root`: given where
-    `state`, the directory of our records, is not in it."""
+    """The checkpoint root as `job run` sees it. `limit`: seconds that an outage is waited for, at most. `root`: given
+    where `state`, the directory of our records, is not in it."""
 
     def __init__(self, state: str, limit: float, signals: Signals, report: JobReport, root: str = "") -> None:
         self._probe = Probe(state, root)
-        self._objects = None if not root or is_path(root) else ObjectProbe(root)
+        self._objects: Optional[ObjectProbe] = None
+        if root and not is_path(root):
+            self._objects = ObjectProbe(root)
         self._state = state
         self._root = root
         self._limit = limit
@@ -216,8 +224,10 @@ class CheckpointRoot:
         self._report = report
 
     def answers(self, sleep: Callable[[float], None] = time.sleep) -> bool:
-        """Whether it serves here, now; takes at most DEADLINE for each of the two."""
-        return self._probe.answers(sleep) and (self._objects is None or self._objects.answers(sleep))
+        """Return whether root and records answer here and now; takes at most DEADLINE seconds for each of the two."""
+        if not self._probe.answers(sleep):
+            return False
+        return self._objects is None or self._objects.answers(sleep)
 
     def _describe_outage(self) -> str:
         if self._objects is not None and self._objects.failure:
@@ -225,7 +235,7 @@ class CheckpointRoot:
         return f"{self._state} does not answer"
 
     def outlast(self) -> bool:
-        """Whether there was an outage; it is over then, or `limit` is, or a signal came."""
+        """Wait until the root answers, `limit` seconds at most and until a signal comes; return whether it was away."""
         signals = self._signals
         has_outage = False
 

@@ -1,4 +1,4 @@
-"""What a running step is watched with.
+"""The watches and the facts with which a running step is supervised.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -18,16 +18,16 @@ from hyperpod_kit.slurm import control
 
 @dataclass(frozen=True)
 class SupervisionRules:
-    """What a step is watched with.
+    """The watches over a step, and what was known of its nodes and its job before it started.
 
     Attributes:
         nodes: The watch over slurmds; None when slurmctld did not say where they are.
         storage: The checkpoint root.
-        lines: Connections of the nodes.
+        lines: The connections of the nodes.
         retry: HyperPod's step retry, where it replaces nodes under a running srun (20 to 30 minutes): nothing but a
             step is ended then.
         used: The nodes of the step.
-        starts: When their machines were started, as it was known before the step.
+        starts: When the machines of its nodes were started, as it was known before the step.
         known_silences: What is known of this job's silences.
     """
 

@@ -1,4 +1,5 @@
-"""What can be wrong with a step that srun still shows as running: a node is gone, or nothing moves."""
+"""Watches over a step that srun still shows as running: for nodes that are gone, nodes without the checkpoint root, and
+output that does not move."""
 
 from __future__ import annotations
 
@@ -28,12 +29,12 @@ Reach = Callable[[Mapping[str, Address], float], Dict[str, str]]
 
 
 class NodeWatch:
-    """Asks the slurmd of every node of the step. Times are seconds.
+    """Probes the slurmd of every node of the step. Times are seconds.
 
     A machine that answers nothing for `silent_after` is lost. One that refuses the connection is up and its slurmd is
     not: that is also how a restart of slurmd looks, which a step survives, so it gets `refused_after`.
-    A node that could not be asked, for lack of a descriptor on this side, is neither well nor lost. `doubted`: every
-    node that has ever failed to answer; `unasked`: those that the last probe could not ask.
+    A node that could not be probed, for lack of a descriptor on this side, is neither well nor lost. `doubted`: every
+    node that has ever failed to answer; `unasked`: those that the last probe could not reach for that reason.
     """
 
     def __init__(
@@ -59,7 +60,8 @@ class NodeWatch:
 
     @classmethod
     def of(cls, addresses: Mapping[str, Address], used: Sequence[str], options: RunOptions) -> Optional[NodeWatch]:
-        """For the nodes of a step, all when none is named; None when slurmctld did not say where their slurmds are."""
+        """Return the watch over the nodes of a step, all when none is named; None when slurmctld did not say where
+        their slurmds are."""
         if not addresses:
             return None
         return cls(
@@ -80,13 +82,13 @@ class NodeWatch:
         return max(0.0, self._next - self._clock())
 
     def probe_if_due_and_list_lost(self) -> List[str]:
-        """Probe when it is due; names of the nodes that are lost by now."""
+        """Probe where that is due, and return the nodes that are lost by now, none where it is not."""
         if self._clock() < self._next:
             return []
         return self.probe()
 
     def probe(self) -> List[str]:
-        """Probe now."""
+        """Probe all nodes now, and return those that are lost by now."""
         answers = self._probe(self._addresses, 2.0)
         now = self._clock()
         lost = []
@@ -99,12 +101,15 @@ class NodeWatch:
             since = self._bad_since.setdefault(name, now)
             if now - since >= self._patience.get(port_state, self._silent_after):
                 lost.append(name)
-        # A suspect is looked at more often than a node that is well.
-        self._next = now + (min(1.0, self._interval) if self._bad_since else self._interval)
+        delay = self._interval
+        if self._bad_since:
+            # A suspect is probed more often than a node that is well.
+            delay = min(1.0, self._interval)
+        self._next = now + delay
         return sorted(lost)
 
     def replace_addresses_after_relaunch(self, addresses: Mapping[str, Address]) -> None:
-        """The step has been started again, on these nodes."""
+        """Watch these nodes from now on, as the step has been started again on them."""
         self._addresses = dict(addresses)
         self._bad_since.clear()
         self.doubted.clear()
@@ -120,10 +125,10 @@ _REQUESTS = 5.0
 
 
 class OutputWatch:
-    """For programs that report no steps: nothing new in the job's output and nothing new under the checkpoint root for
-    `limit` seconds; 0 never.
+    """Watches a program that reports no steps: it hangs when there was nothing new in the job's output and nothing new
+    under the checkpoint root for `limit` seconds; 0: never.
 
-    Until the first sign of life it is three times as long: imports and a restore say nothing.
+    Until the first sign of life the limit is three times as long: imports and a restore print nothing.
     """
 
     def __init__(self, limit: float, root: str, fd: int = 1, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -134,17 +139,19 @@ class OutputWatch:
         self._store: Optional[Store] = None
         self._names: List[str] = []
         self._listed_at: Optional[float] = None
-        self._snapshot = self._progress() if limit else None
+        self._snapshot = self._first_snapshot()
         self._silent, self._last_check = 0.0, clock()
         self._starting = True
 
     @property
     def limit(self) -> float:
-        """Seconds that may be silent now."""
-        return self._limit * (STARTING if self._starting else 1)
+        """Seconds that a silence may last now."""
+        if self._starting:
+            return self._limit * STARTING
+        return self._limit
 
     def stalled(self) -> bool:
-        """Whether the limit is passed."""
+        """Look at the output and the root, and return whether their silence has reached the limit."""
         if not self._limit:
             return False
         check_start = self._clock()
@@ -160,23 +167,37 @@ class OutputWatch:
         return self._silent >= self.limit
 
     def restart(self) -> None:
-        """The ranks have been started again, or have only now ceased to report steps."""
-        self._snapshot, self._silent, self._starting = self._progress() if self._limit else None, 0.0, True
+        """Begin anew, as the ranks have been started again, or have only now ceased to report steps."""
+        self._snapshot, self._silent, self._starting = self._first_snapshot(), 0.0, True
         self._last_check = self._clock()
 
+    def _first_snapshot(self) -> Optional[Tuple[object, ...]]:
+        """Return the progress so far; None where nothing is watched."""
+        if not self._limit:
+            return None
+        return self._progress()
+
     def _progress(self) -> Tuple[object, ...]:
-        """Changes whenever the job printed or saved something. Our own lines come only between attempts."""
-        marks: List[object] = []
+        """Return what changes whenever the job prints or saves something. Our own lines come only between attempts."""
+        marks: List[object] = [self._output_size()]
         try:
-            info = os.fstat(self._fd)
-            marks.append(info.st_size if stat.S_ISREG(info.st_mode) else None)
-        except OSError:
-            marks.append(None)
-        try:
-            marks += self._saved() if is_path(self._root) else self._objects()
+            if is_path(self._root):
+                marks += self._saved()
+            else:
+                marks += self._objects()
         except (CheckpointError, OSError):
             marks.append(None)
         return tuple(marks)
+
+    def _output_size(self) -> Optional[int]:
+        """Return the bytes of the job's output; None where it is no regular file."""
+        try:
+            status = os.fstat(self._fd)
+        except OSError:
+            return None
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        return status.st_size
 
     def _saved(self) -> List[object]:
         with os.scandir(self._root) as entries:
@@ -185,19 +206,20 @@ class OutputWatch:
             ]
 
     def _objects(self) -> List[object]:
-        """Checkpoints by name alone, asked for a few times within the limit: each time is a request that costs."""
+        """Return the names of the checkpoints, listed only a few times within the limit, as each request costs."""
         now = self._clock()
         if self._listed_at is None or now - self._listed_at >= max(_REQUESTS, self._limit / 8):
-            self._store = self._store or open_store(self._root)
+            if not self._store:
+                self._store = open_store(self._root)
             self._names, self._listed_at = list(self._store.list()), now
         return list(self._names)
 
 
 class AwayWatch:
-    """Nodes of the step on which the checkpoint root does not answer, although it does here.
+    """Finds the nodes of the step on which the checkpoint root does not answer, although it does here.
 
-    When it is away here too, that is an outage for everybody: nothing is ended for it, a file system that is back lets
-    the ranks go on where they are.
+    When it does not answer here either, that is an outage for all: nothing is ended for it, as a file system that is
+    back lets the ranks go on where they are.
     """
 
     def __init__(
@@ -211,10 +233,12 @@ class AwayWatch:
     @property
     def seconds_until_next_look(self) -> Optional[float]:
         """Seconds until the next look; None while no node complains."""
-        return 1.0 if self._since else None
+        if not self._since:
+            return None
+        return 1.0
 
     def lost(self, complaining: Sequence[str]) -> List[str]:
-        """Those that have complained for `patience` seconds, in all of which it answered here."""
+        """Return the nodes that have complained for `patience` seconds, in all of which the root answered here."""
         if complaining and not self._answers():
             complaining = ()
         now = self._clock()
@@ -228,7 +252,10 @@ def wait_until_suspects_answer_or_lost(
     sleep: Callable[[float], None],
     clock: Callable[[], float] = time.monotonic,
 ) -> Sequence[str]:
-    """After a step failed: nodes that are lost, once every suspect has answered or been given up, at most `limit` s."""
+    """Wait until every suspect has answered or been given up, `limit` seconds at most, and return the lost nodes.
+
+    It is called after a step has failed.
+    """
     if watch is None:
         return []
     end = clock() + limit

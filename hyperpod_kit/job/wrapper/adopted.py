@@ -1,4 +1,4 @@
-"""What a command leaves behind: where it starts a container itself, that must not run on beside the next attempt's.
+"""End what a rank's command leaves behind: a container that it started must not run on beside the next attempt's.
 
 podman and others detach the container from the command that was called; it stays below the wrapper all the same, which
 takes the place of init for it. Slurm then finds it in the step, and the wrapper ends it with the command. Not so with
@@ -21,21 +21,21 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def become_reaper_of_orphans_below() -> None:
-    """From here on every orphan below this process is its child."""
-    import ctypes  # dear to a wrapper that needs none
+    """Make every orphan below this process its child from now on."""
+    import ctypes  # slow to import, and most wrappers do not need it
 
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def kill_podman_containers_below() -> int:
-    """SIGKILL to the containers below this process; how many processes that were. Asked again until there is none.
+    """Send SIGKILL to podman's containers below this process until there is none, and return how many processes those
+    were.
 
-    Not to what podman keeps for all containers of its user, its pause process.
+    The pause process, which podman keeps for all containers of its user, is left alone.
     """
     ended = set()
     for _ in range(20):
-        monitors = [pid for pid in below(os.getpid()) if _name(pid) == MONITOR]
-        remaining_pids = [pid for monitor in monitors for pid in (*below(monitor), monitor) if pid not in ended]
+        remaining_pids = [pid for pid in _podman_container_pids() if pid not in ended]
         if not remaining_pids:
             break
         for pid in remaining_pids:
@@ -43,6 +43,15 @@ def kill_podman_containers_below() -> int:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
     return len(ended)
+
+
+def _podman_container_pids() -> List[int]:
+    """Return the processes of podman's containers below this process, the monitor of each after those below it."""
+    monitors = [pid for pid in below(os.getpid()) if _name(pid) == MONITOR]
+    container_pids: List[int] = []
+    for monitor in monitors:
+        container_pids += [*below(monitor), monitor]
+    return container_pids
 
 
 def _name(pid: int) -> str:
@@ -54,7 +63,7 @@ def _name(pid: int) -> str:
 
 
 def below(pid: int, proc: str = "/proc") -> List[int]:
-    """All descendants that still run."""
+    """Return all descendants of a process that still run."""
     children: Dict[int, List[int]] = {}
     for name in os.listdir(proc):
         if name.isdigit():

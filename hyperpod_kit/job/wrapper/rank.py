@@ -1,7 +1,7 @@
 """Supervise one rank: start its command, wait for it, record how it ended.
 
-The wrapper is Slurm's task. Should its slurmstepd die, which Slurm does not notice, it ends the command: a rank that
-nobody manages any more would write beside the ranks of the next attempt.
+The wrapper is Slurm's task. Should its slurmstepd die, which Slurm does not notice, it ends the command: a rank that is
+not managed any more would write beside the ranks of the next attempt.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _PARENT_CHECK_INTERVAL = 1.0
 
 
 class Orphaned:
-    """Ends the command when `parent` is ours no more; `has_container_below`: and all that it has left.
+    """Ends the command once `parent` is no longer our parent; `has_container_below`: and all that the command has left.
 
-    Not PDEATHSIG: that one fires when a *thread* of it ends.
+    PDEATHSIG is no substitute: it fires when a *thread* of the parent ends.
     """
 
     def __init__(self, child: subprocess.Popen[bytes], parent: int, has_container_below: bool = False) -> None:
@@ -65,17 +65,20 @@ class Orphaned:
 
     @property
     def is_orphaned(self) -> bool:
-        """Asked anew each time: a command that prints ends by itself, of a broken pipe, before we have looked."""
+        """Whether our parent has gone, looked up anew each time: a command that prints ends by itself, of a broken
+        pipe, before our thread has noticed."""
         return os.getppid() != self._parent
 
     def stop(self) -> None:
+        """Make the thread end before its next look."""
         self._over.set()
 
 
 class SignalsOfTask:
-    """What Slurm tells the task, which is this wrapper. The wrapper outlives it, and the command has to hear it once.
+    """Receives the signals of Slurm to the task, which is this wrapper. The wrapper outlives them, and the command has
+    to receive each once.
 
-    only_us: Slurm signals no process but the task, so it is passed on; otherwise it signals the command, too.
+    `only_us`: Slurm signals no process but the task, so signals are passed on; otherwise it signals the command, too.
     """
 
     def __init__(self, only_us: bool) -> None:
@@ -96,7 +99,7 @@ class SignalsOfTask:
                 os.kill(self._child.pid, number)
 
     def set_child_and_forward_early_signals(self, child: subprocess.Popen[bytes]) -> None:
-        """The command has started: it hears what came before."""
+        """Pass signals on to the command, which has started, beginning with those that came before."""
         self._child = child
         while self._early:
             self._forward_or_queue_signal(self._early.pop(0), None)
@@ -105,8 +108,8 @@ class SignalsOfTask:
 def run_rank(argv: Sequence[str], env: Mapping[str, str], in_container: bool = False) -> int:
     """Run a rank's command, write how it ended, and return the exit code for srun (128 + signal after a signal).
 
-    75 is returned as 0: srun would kill the ranks that are still saving. The record keeps the 75. `inside`: we are in
-    a container, whose mounts are its own.
+    75 is returned as 0: srun would kill the ranks that are still saving. The record keeps the 75.
+    `in_container`: we are in a container, whose mounts are its own.
     """
     return RankWrapper(argv, env, in_container).run()
 
@@ -118,7 +121,7 @@ class RankIdentity:
     Attributes:
         number: Its rank among all.
         node: Its node, by Slurm's name.
-        is_first_on_node: Whether it speaks for its node.
+        is_first_on_node: Whether its wrapper reports for the node.
         state: The directory of `job run`'s records; None outside of `job run`.
         attempt: The name of the attempt, likewise.
         root: The checkpoint root; "" where there is none.
@@ -133,7 +136,7 @@ class RankIdentity:
 
     @classmethod
     def read(cls, env: Mapping[str, str]) -> RankIdentity:
-        """Read it from the environment of the task."""
+        """Return the identity that the environment of the task has."""
         return cls(
             _number(env, "SLURM_PROCID"),
             env.get("SLURMD_NODENAME") or os.uname().nodename,
@@ -145,7 +148,7 @@ class RankIdentity:
 
 
 class RankWrapper:
-    """One rank's: check what it needs, start its command, watch it, and record how it ended."""
+    """Runs one rank: checks what it needs, starts its command, watches it, and records how it ended."""
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], inside: bool) -> None:
         self._parent = os.getppid()  # before anything that may take time: a parent that dies in it would be missed
@@ -154,13 +157,15 @@ class RankWrapper:
         self._env = env
         self._inside = inside
         self._rank = RankIdentity.read(env)
-        self._probe = Probe(self._rank.state, self._rank.root) if self._rank.state else None
+        self._probe: Optional[Probe] = None
+        if self._rank.state:
+            self._probe = Probe(self._rank.state, self._rank.root)
         self._progress = RankProgress()
         self._signals = SignalsOfTask(only_us=tracking.only_tasks_are_signalled(tracking.read_own_cgroup_text()))
         self._has_container_below = script_containers.container_started_by_command(argv) is not None
 
     def run(self) -> int:
-        """Return the exit code for srun."""
+        """Run the rank, record its end, and return the exit code for srun."""
         unmounted = self._find_unmounted_path()
         if unmounted:
             _print_error(
@@ -182,10 +187,13 @@ class RankWrapper:
             return ExitCode.NO_STORAGE
         except HyperpodKitError as err:
             _print_error(f"{type(err).__name__}: {err}")
-            code = int(ExitCode.GAVE_UP) if isinstance(err, NoValidCheckpoint) else 1
+            code = 1
+            if isinstance(err, NoValidCheckpoint):
+                code = int(ExitCode.GAVE_UP)
         else:
             code, is_orphaned = self._run_command(env, line)
-        line.end(self._record_end(code, LOST if is_orphaned else BYE))
+        last_word = LOST if is_orphaned else BYE
+        line.end(self._record_end(code, last_word))
         return _code_for_srun(code)
 
     def _find_unmounted_path(self) -> str:
@@ -222,7 +230,7 @@ class RankWrapper:
         return code, orphaned.is_orphaned
 
     def _record_launch_failure(self, error: OSError) -> int:
-        """Say that the command cannot be started; return the exit code that stands for it."""
+        """Print and record that the command cannot be started; return the exit code that stands for it."""
         program = self._argv[0]
         _print_error(f"cannot start {program}: {error.strerror}")
         if self._rank.is_first_on_node:
@@ -248,9 +256,16 @@ class RankWrapper:
         """Tell `job run` when the checkpoint root stops answering on this node, from the node's first rank."""
         if not self._rank.state or not self._rank.is_first_on_node:
             return
+
+        def report_change(is_unreachable: bool) -> None:
+            if is_unreachable:
+                line.say(STORAGE)
+            else:
+                line.say(SERVES)
+
         watch = RootWatch(
             self._rank.state,
-            lambda is_unreachable: line.say(STORAGE if is_unreachable else SERVES),
+            report_change,
             root=self._rank.root,
             inside=self._inside,
             failed=self._progress.failed_save_count,
@@ -263,13 +278,19 @@ class RankWrapper:
             return last_word
         has_failed = code not in (0, ExitCode.AGAIN)
         if has_failed and self._probe is not None and not self._probe.answers():
-            return STORAGE if last_word == BYE else last_word
+            if last_word == BYE:
+                return STORAGE
+            return last_word
+        exit_code: Optional[int] = code
+        ending_signal: Optional[int] = None
+        if code < 0:
+            exit_code, ending_signal = None, -code
         record = Exit(
             rank=self._rank.number,
             node=self._rank.node,
             boot_id=_boot_id(),
-            code=code if code >= 0 else None,
-            signal=-code if code < 0 else None,
+            code=exit_code,
+            signal=ending_signal,
             started=round(self._started, 3),
             ended=round(time.time(), 3),
             step=self._progress.completed_step(),
@@ -286,7 +307,9 @@ class RankWrapper:
 def _code_for_srun(code: int) -> int:
     if code == ExitCode.AGAIN:
         return 0
-    return code if code >= 0 else 128 - code
+    if code < 0:
+        return 128 - code
+    return code
 
 
 def _print_error(message: str) -> None:
@@ -294,19 +317,23 @@ def _print_error(message: str) -> None:
 
 
 def _newest_capture(env: Mapping[str, str], now: float) -> Optional[MemoryCapture]:
-    """In the memory of this node. `now`: Unix seconds."""
+    """Return the newest capture in the memory of this node. `now`: Unix seconds."""
     from hyperpod_kit.job.goodput import memory_captures  # rank 0 alone needs it
 
     return memory_captures.newest(env, now)
 
 
 def _launch(env: Mapping[str, str]) -> str:
-    """The components of a heterogeneous step have a port each: what is one launch would look like several."""
-    return "" if het_component_count(env) else step_launch_id_with_srun_port(env)
+    """Return the id of this launch; "" in a heterogeneous step, whose components have a port each: what is one launch
+    would look like several."""
+    if het_component_count(env):
+        return ""
+    return step_launch_id_with_srun_port(env)
 
 
 def _write_launch_failure_record(env: Mapping[str, str], failure: LaunchFailure) -> None:
-    """`job run` names the cause; without it, it has the exit code of this rank."""
+    """Record why the command cannot be started, so that `job run` names the cause; it has only this rank's exit code
+    otherwise."""
     state, attempt = env.get(HPK_STATE), env.get(HPK_ATTEMPT)
     if state and attempt:
         with contextlib.suppress(OSError):
@@ -314,13 +341,14 @@ def _write_launch_failure_record(env: Mapping[str, str], failure: LaunchFailure)
 
 
 def _say(text: str) -> None:
-    """Where slurmstepd is gone, nobody reads."""
+    """Print a line, which fails without consequence where slurmstepd is gone and nothing reads it."""
     with contextlib.suppress(OSError):
         print(text, file=sys.stderr, flush=True)
 
 
 def _boot_id() -> str:
-    """Tells a replaced machine from its predecessor of the same name."""
+    """Return the id of the machine's boot, "" where there is none: it tells a replaced machine from its predecessor of
+    the same name."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
@@ -330,4 +358,6 @@ def _boot_id() -> str:
 
 def _number(env: Mapping[str, str], name: str) -> int:
     text = env.get(name, "")
-    return int(text) if text.isdigit() else 0
+    if not text.isdigit():
+        return 0
+    return int(text)

@@ -1,8 +1,8 @@
 """The thread of a rank's wrapper that reports what its rank has reached to `job run`.
 
-One wrapper of a node has the lifeline; the others send theirs to it, by a socket of the node whose name and messages
-only processes of this attempt can make. A node says at most one line a second, and less often where there are many
-nodes, so that `job run` hears some hundred lines a second at most, however many ranks there are.
+One wrapper of a node has the lifeline; the others send their reports to it, by a socket of the node whose name and
+messages only processes of this attempt can make. A node sends at most one line a second, and less often where there are
+many nodes, so that `job run` receives some hundred lines a second at most, however many ranks there are.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -28,7 +28,7 @@ CHECK_INTERVAL = 0.5
 """Seconds between two looks at what the rank has written."""
 
 LINES_A_SECOND = 200
-"""How many `job run` is to hear of all nodes together."""
+"""Lines that `job run` is to receive from all nodes together, at most."""
 
 _MOST_ELAPSED = 5.0
 """Seconds that one look counts for: a wrapper that was stopped (`scontrol suspend`) was stopped with its rank."""
@@ -38,18 +38,18 @@ _MAC = 64
 
 
 def does_job_run_accept_reports(env: Mapping[str, str]) -> bool:
-    """Whether the `job run` of this very attempt hears step reports: one of another bundle may not know them."""
+    """Return whether the `job run` of this very attempt takes step reports: one of another bundle may not know them."""
     name = env.get(HPK_LIFELINE, "").rpartition(":")[2]
     return bool(name and env.get(HPK_ATTEMPT_KEY)) and env.get(HPK_STEP_REPORTS) == name
 
 
 def interval(nodes: int) -> float:
-    """Seconds between two lines of one node of so many."""
+    """Return the seconds between two lines of one node, where there are so many."""
     return max(1.0, nodes / LINES_A_SECOND)
 
 
 class NodeSocket:
-    """Between the wrappers of one attempt on one node: the one that has the lifeline hears, the others tell it."""
+    """Connects the wrappers of one attempt on one node: the one that has the lifeline receives, the others send."""
 
     def __init__(self, env: Mapping[str, str], node: str) -> None:
         self._node = node
@@ -60,7 +60,7 @@ class NodeSocket:
         self._socket: Optional[socket.socket] = None
 
     def receive(self) -> List[StepReport]:
-        """What the others have sent since the last call."""
+        """Return the reports that the other wrappers have sent since the last call."""
         if self._socket is None:
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             try:
@@ -78,14 +78,14 @@ class NodeSocket:
         return reports
 
     def _authenticate_and_parse(self, data: bytes) -> List[StepReport]:
-        """Raises ValueError."""
+        """Return the reports of a message. Raises ValueError."""
         text = data[_MAC:].decode("ascii")
         if not message_auth.matches(data[:_MAC].decode("ascii"), message_auth.proof(self._key, text)):
             raise ValueError("a message of somebody else")
         return step_report.decoded(text, self._node)
 
     def send(self, report: StepReport) -> bool:
-        """Whether it has arrived: the one that hears may not have begun yet, or have ended."""
+        """Send a report, and return whether it has arrived: the receiver may not have begun yet, or have ended."""
         text = step_report.encoded([report])
         if self._socket is None:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -97,12 +97,14 @@ class NodeSocket:
         return False
 
     def close(self) -> None:
+        """Close the socket, where it is open."""
         if self._socket is not None:
             self._socket.close()
 
 
 class StepReporter:
-    """Reports from its making on until `stop`; does nothing where nobody hears. `line`: the wrapper's."""
+    """Reports a rank's steps from its creation until `stop`; does nothing where `job run` does not accept reports.
+    `line`: the wrapper's."""
 
     def __init__(
         self,
@@ -128,7 +130,7 @@ class StepReporter:
             self._thread.start()
 
     def stop(self) -> None:
-        """The rank has ended: what it had reached is said once more, and that no more is to come."""
+        """Report once more what the rank had reached, and that it has ended, and stop reporting."""
         if self.neighbours is None:
             return
         self._over.set()
@@ -149,7 +151,9 @@ class StepReporter:
         report = self._meter.next_report(min(now - self._last_check, _MOST_ELAPSED), self._progress.state())
         self._last_check = now
         if report.phase is not Phase.START:
-            self._report_by_rank[report.rank] = report._replace(phase=Phase.OVER) if ended else report
+            if ended:
+                report = report._replace(phase=Phase.OVER)
+            self._report_by_rank[report.rank] = report
         if self._line.connected:
             self._report_by_rank.update({rank_report.rank: rank_report for rank_report in node_socket.receive()})
         changed = [
@@ -157,7 +161,10 @@ class StepReporter:
         ]
         if not changed or now < self._due:
             return
-        is_sent = self._line.report(changed) if self._line.connected else node_socket.send(changed[0])
+        if self._line.connected:
+            is_sent = self._line.report(changed)
+        else:
+            is_sent = node_socket.send(changed[0])
         if is_sent:
             self._sent.update({rank_report.rank: rank_report for rank_report in changed})
             self._due = now + self._interval

@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hyperpod_kit.errors import UsageError
+from hyperpod_kit.job.decide.outcome_kind import OutcomeKind
 from hyperpod_kit.job.records import ledger, ledger_row
-
-FAILURES = ("node_lost", "storage", "stall", "crash")
-"""Classes of an attempt's end that training did not want."""
 
 
 class PublishedFleet(NamedTuple):
@@ -65,7 +63,8 @@ def measure_mtbf_seconds_from_ledger(path: Path) -> float:
     Raises UsageError when it tells nothing: no failure, or nothing that ran. Raises OSError.
     """
     rows = [row for row in ledger.read(str(path)) if not ledger_row.problem(row) and row.get("class")]
-    failures = sum(row["class"] in FAILURES for row in rows)
+    kinds = [OutcomeKind.of_row(row) for row in rows]
+    failures = sum(kind is not None and kind.is_failure for kind in kinds)
     ran = sum(float(row.get("seconds") or 0) for row in rows)
     if not failures or ran <= 0:
         raise UsageError(

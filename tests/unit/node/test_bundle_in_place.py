@@ -17,7 +17,7 @@ from tests.support.bundles import REPOSITORY, BundleRoot
 
 EARLIER_DOOR = "79683ee55f4667c55a70d47130977729d494701284f1f9527cadb0e299593dd2"
 
-# What a `job run` of the earlier release, with its own names, calls its ranks' wrapper; asked again and again.
+# What an earlier bundle's `job run`, with the names of that time, calls its ranks' wrapper; asked again and again.
 ASK = """\
 import sys
 sys.path.insert(0, sys.argv[1])

@@ -48,7 +48,7 @@ def silent() -> Iterator[Callable[..., None]]:
     for channel in channels:
         os.close(channel)
     for where in places:
-        libc.umount2(str(where).encode(), 2)
+        libc.umount2(str(where).encode(), 1 | 2)  # MNT_FORCE ends every wait in it, MNT_DETACH takes it away
 
 
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Iterator
 
 LIBC = ctypes.CDLL(None, use_errno=True)
-DETACH = 2
+FORCE, DETACH = 1, 2
 
 
 @contextlib.contextmanager
@@ -27,4 +27,5 @@ def silent_mount(path: Path) -> Iterator[int]:
     finally:
         with contextlib.suppress(OSError):
             os.close(handle)
-        LIBC.umount2(os.fsencode(path), DETACH)
+        # Forced, so that a wait in the mount ends even if whoever was forked meanwhile has the descriptor.
+        LIBC.umount2(os.fsencode(path), FORCE | DETACH)

@@ -34,6 +34,8 @@ from tests.support.wait import Deadline
 
 DEADLINE = 120.0
 """Seconds for a command, on a busy machine; the kit's own patience is made short."""
+MNT_FORCE, MNT_DETACH = 1, 2
+"""Flags of umount2."""
 QUICK = OwnerLimits(silence=3.0, longest=30.0)
 
 
@@ -230,7 +232,9 @@ def _silent(here: Ground, mine: Path, uid: int, rng: Random) -> Iterator[None]:
     finally:
         os.close(channel)
         if mounted:
-            libc.umount2(str(where).encode(), 2)
+            # Forced: that ends the connection, which whoever was forked meanwhile still has open, and with it the wait
+            # of all who hang in the mount and could not be ended by a signal.
+            libc.umount2(str(where).encode(), MNT_FORCE | MNT_DETACH)
 
 
 def _away(mine: Path, place: Path) -> None:

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import collections.abc
 from dataclasses import MISSING, Field, fields, is_dataclass
-from functools import lru_cache
-from typing import Any, Optional, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Any, Optional, TypeVar, cast, get_args, get_origin
 
 from hyperpod_kit.config.section import Section
+from hyperpod_kit.model.dataclass_json import field_types
 
 T = TypeVar("T")
 
 
 def decode_dataclass(cls: type[T], section: Section) -> T:
     """Return what the object says, with a finding for each key that is missing, unknown or of another type."""
-    hints = _type_hints(cast(Any, cls))
+    hints = field_types(cast(Any, cls))
     values = {
         field.name: _read_field(section, field, hints[field.name])
         for field in fields(cast(Any, cls))
@@ -26,11 +26,6 @@ def decode_dataclass(cls: type[T], section: Section) -> T:
     }
     section.report_unknown_keys()
     return cls(**values)
-
-
-@lru_cache(maxsize=None)
-def _type_hints(cls: Any) -> dict[str, Any]:
-    return get_type_hints(cls)
 
 
 def _read_field(section: Section, field: Field[Any], hint: Any) -> Any:

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 def dataclass_from_json(cls: Type[T], raw: Mapping[str, Any]) -> T:
     """Return the dataclass. Raises TypeError for a field that is missing or unknown."""
-    hints = _type_hints(cast(Any, cls))
+    hints = field_types(cast(Any, cls))
     unknown = sorted(set(raw) - set(hints))
     if unknown:
         raise TypeError(f"{cls.__name__} has no {', '.join(unknown)}")
@@ -26,7 +26,8 @@ def dataclass_from_json(cls: Type[T], raw: Mapping[str, Any]) -> T:
 
 
 @lru_cache(maxsize=None)
-def _type_hints(cls: Any) -> Dict[str, Any]:
+def field_types(cls: Any) -> Dict[str, Any]:
+    """Return the evaluated type of each field of a dataclass, by name."""
     hints = get_type_hints(cls)
     return {field.name: hints[field.name] for field in fields(cls)}
 

@@ -46,9 +46,8 @@ def _write(path: str, text: str, mode: int, *, durable: bool = False) -> None:
     try:
         if durable:
             _remove_dead_writers_partials_in(directory, name)
-        atomic_file.write_atomically(
-            path, text.encode("utf-8", "surrogateescape"), mode, durable=durable, directory_fd=directory
-        )
+        data = text.encode("utf-8", "surrogateescape")
+        atomic_file.write_atomically_in_directory(directory, name, data, mode, durable=durable)
     finally:
         os.close(directory)
 

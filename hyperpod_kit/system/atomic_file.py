@@ -22,42 +22,47 @@ def open_for_atomic_replace(
     *,
     owner: Optional[Tuple[int, int]] = None,
     durable: bool = False,
-    directory_fd: Optional[int] = None,
 ) -> Iterator[BinaryIO]:
     """Open a new file beside `path`, to be written and read, that takes its place when the block ends; it is
     removed when the block raises.
 
     `mode`: exactly this, or what the umask leaves of 0666. `owner`: (uid, gid), from before its first byte.
-    `durable`: its bytes are on disk before it takes the place. `directory_fd`: a descriptor of the
-    directory of `path`, where it is open already. The directory may be another user's: the way there leads
-    through no link of that user's, the new file's name cannot be foreseen, and nothing that is there
-    already is opened. Raises Untrusted, OSError.
+    `durable`: its bytes are on disk before it takes the place. The directory may be another user's: the
+    way there leads through no link of that user's, the new file's name cannot be foreseen, and nothing that
+    is there already is opened. Raises Untrusted, OSError.
     """
     parent, name = os.path.split(os.fspath(path))
+    directory_fd = walk.open_traversable(parent)
+    try:
+        with _open_replacement_in(directory_fd, name, mode, owner=owner, durable=durable) as stream:
+            yield stream
+    finally:
+        os.close(directory_fd)
+
+
+@contextlib.contextmanager
+def _open_replacement_in(
+    directory_fd: int, name: str, mode: Optional[int], *, owner: Optional[Tuple[int, int]] = None, durable: bool
+) -> Iterator[BinaryIO]:
     # node/files.py finds by this name what a killed process left.
     partial = f"{name}.{os.getpid()}.{os.urandom(8).hex()}.partial"
-    directory = walk.open_traversable(parent) if directory_fd is None else directory_fd
+    if mode is None:
+        handle = os.open(partial, _CREATE, 0o666, dir_fd=directory_fd)
+    else:
+        handle = create_exclusively(partial, mode, directory_fd=directory_fd)
     try:
-        if mode is None:
-            handle = os.open(partial, _CREATE, 0o666, dir_fd=directory)
-        else:
-            handle = create_exclusively(partial, mode, directory_fd=directory)
-        try:
-            with os.fdopen(handle, "w+b") as stream:
-                if owner is not None:
-                    os.fchown(handle, *owner)
-                yield stream
-                if durable:
-                    stream.flush()
-                    os.fsync(handle)
-            os.replace(partial, name, src_dir_fd=directory, dst_dir_fd=directory)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(partial, dir_fd=directory)
-            raise
-    finally:
-        if directory_fd is None:
-            os.close(directory)
+        with os.fdopen(handle, "w+b") as stream:
+            if owner is not None:
+                os.fchown(handle, *owner)
+            yield stream
+            if durable:
+                stream.flush()
+                os.fsync(handle)
+        os.replace(partial, name, src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(partial, dir_fd=directory_fd)
+        raise
 
 
 def write_atomically(
@@ -67,13 +72,24 @@ def write_atomically(
     *,
     owner: Optional[Tuple[int, int]] = None,
     durable: bool = False,
-    directory_fd: Optional[int] = None,
 ) -> None:
     """Replace `path` atomically by a file that holds `data`; parameters as for `open_for_atomic_replace`.
 
     Raises Untrusted, OSError.
     """
-    with open_for_atomic_replace(path, mode, owner=owner, durable=durable, directory_fd=directory_fd) as stream:
+    with open_for_atomic_replace(path, mode, owner=owner, durable=durable) as stream:
+        stream.write(data)
+
+
+def write_atomically_in_directory(
+    directory_fd: int, name: str, data: bytes, mode: Optional[int] = None, *, durable: bool = False
+) -> None:
+    """Replace the file `name` of an open directory atomically by one that holds `data`; parameters as for
+    `open_for_atomic_replace`.
+
+    Raises OSError.
+    """
+    with _open_replacement_in(directory_fd, name, mode, durable=durable) as stream:
         stream.write(data)
 
 

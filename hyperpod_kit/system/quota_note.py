@@ -11,7 +11,7 @@ import os
 from typing import Any, Dict, Optional
 
 from hyperpod_kit.errors import Untrusted
-from hyperpod_kit.system.atomic_file import write_atomically
+from hyperpod_kit.system.atomic_file import write_atomically_in_directory
 from hyperpod_kit.untrusted import walk
 from hyperpod_kit.untrusted.files import read_small_regular_file
 from hyperpod_kit.untrusted.parse import parse_json_object
@@ -25,7 +25,7 @@ def write_quota_note(directory: str, limits: Dict[str, int], directory_fd: Optio
     """Write a note of the limits (name -> bytes or files) to the directory. No link of another user on the way
     is followed.
 
-    `descriptor`: a descriptor of the directory, which stays open. Raises Untrusted, OSError.
+    `directory_fd`: a descriptor of the directory, which stays open. Raises Untrusted, OSError.
     """
     if directory_fd is None:
         folder = walk.open_directory(directory)
@@ -33,7 +33,7 @@ def write_quota_note(directory: str, limits: Dict[str, int], directory_fd: Optio
         folder = os.open(".", _DIRECTORY, dir_fd=directory_fd)
     try:
         body = json.dumps({"format": "hpk-quota/1", "directory": directory, **limits}) + "\n"
-        write_atomically(NAME, body.encode(), 0o644, directory_fd=folder, durable=True)
+        write_atomically_in_directory(folder, NAME, body.encode(), 0o644, durable=True)
     finally:
         os.close(folder)
 

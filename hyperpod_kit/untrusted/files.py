@@ -171,8 +171,8 @@ def _read_pipe_to_end_or_raise(fd: int, path: str, most: int, seconds: float) ->
 def create_exclusively(path: str, mode: int = 0o600, *, directory_fd: Optional[int] = None) -> int:
     """A descriptor, for reading and writing, of a file that was not there before, with exactly this mode.
 
-    `directory`: a descriptor of the one that `path` begins in. Raises FileExistsError when anything of that name is
-    there, a link that leads nowhere too, OSError.
+    `directory_fd`: a descriptor of the directory that `path` begins in. Raises FileExistsError when anything of
+    that name is there, a link that leads nowhere too, OSError.
     """
     fd = os.open(path, os.O_RDWR | _CREATE, 0o600, dir_fd=directory_fd)
     try:

@@ -18,7 +18,7 @@ from accelerate.utils import DistributedType
 from torch.utils.data import RandomSampler
 
 from hyperpod_kit.checkpoint.adapters.dcp import step_or_number_in_checkpoint_id
-from hyperpod_kit.checkpoint.adapters.roots import Where, resolve_root
+from hyperpod_kit.checkpoint.adapters.roots import RootPath, resolve_root
 from hyperpod_kit.checkpoint.handle import Handle
 from hyperpod_kit.checkpoint.manager import Manager
 from hyperpod_kit.checkpoint.results import Fresh, Restored
@@ -41,7 +41,7 @@ class CheckpointedAccelerator(Accelerator):  # type: ignore[misc]  # accelerate 
     def __init__(
         self,
         *args: Any,
-        checkpoint_root: Where | None = None,
+        checkpoint_root: RootPath | None = None,
         checkpoint_options: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any
 
-from hyperpod_kit.checkpoint.adapters.roots import Where, resolve_root
+from hyperpod_kit.checkpoint.adapters.roots import RootPath, resolve_root
 from hyperpod_kit.checkpoint.dcp import checkpoint_location
 from hyperpod_kit.checkpoint.handle import Handle, SaveState
 from hyperpod_kit.checkpoint.loading import load_state
@@ -24,6 +24,12 @@ from hyperpod_kit.checkpoint.state_dict import StateDict
 from hyperpod_kit.errors import CheckpointError
 
 _NUMBER = re.compile(r"\d+")
+
+PathEndingInStep = str | os.PathLike[str]
+"""What torch calls a checkpoint_id when it saves: only the number that it ends in counts, as the step."""
+
+RootOrCheckpointPath = str | os.PathLike[str]
+"""What torch calls a checkpoint_id when it loads: ROOT/CHECKPOINT, or any other text, which means the newest."""
 
 
 class Checkpoints:
@@ -36,7 +42,7 @@ class Checkpoints:
     what Manager raises.
     """
 
-    def __init__(self, root: Where | None = None, *, own: Iterable[str] = (), **options: Any) -> None:
+    def __init__(self, root: RootPath | None = None, *, own: Iterable[str] = (), **options: Any) -> None:
         self.manager = Manager(resolve_root(root), **options)
         self._per_rank_patterns = tuple(own)
 
@@ -44,7 +50,7 @@ class Checkpoints:
         self,
         state_dict: dict[str, Any],
         *,
-        checkpoint_id: Where | None = None,
+        checkpoint_id: PathEndingInStep | None = None,
         step: int | None = None,
         metrics: Mapping[str, Any] | None = None,
     ) -> Handle:
@@ -62,7 +68,7 @@ class Checkpoints:
         self,
         state_dict: dict[str, Any],
         *,
-        checkpoint_id: Where | None = None,
+        checkpoint_id: PathEndingInStep | None = None,
         step: int | None = None,
         metrics: Mapping[str, Any] | None = None,
     ) -> Future[Handle]:
@@ -86,7 +92,9 @@ class Checkpoints:
         handle.add_done_callback(ended)
         return done
 
-    def load(self, state_dict: dict[str, Any], *, checkpoint_id: Where | None = None) -> Restored | Fresh:
+    def load(
+        self, state_dict: dict[str, Any], *, checkpoint_id: RootOrCheckpointPath | None = None
+    ) -> Restored | Fresh:
         """Fill the state dict in place from the newest checkpoint that all ranks can prove. Fresh, and the state dict
         as it was, where nothing was ever committed.
 
@@ -114,7 +122,7 @@ class Checkpoints:
         self.manager.__exit__(kind, error, trace)
 
 
-def step_or_number_in_checkpoint_id(step: int | None, checkpoint_id: Where | None) -> int:
+def step_or_number_in_checkpoint_id(step: int | None, checkpoint_id: PathEndingInStep | None) -> int:
     """Return `step`, else the last number in the last part of `checkpoint_id`. Raises ValueError where
     there is neither."""
     if step is not None:

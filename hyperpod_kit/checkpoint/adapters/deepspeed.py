@@ -19,7 +19,7 @@ from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointEngi
 
 from hyperpod_kit.checkpoint import randomness
 from hyperpod_kit.checkpoint.adapters.dcp import step_or_number_in_checkpoint_id
-from hyperpod_kit.checkpoint.adapters.roots import Where, resolve_root
+from hyperpod_kit.checkpoint.adapters.roots import RootPath, resolve_root
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.formats import zero_files
 from hyperpod_kit.checkpoint.handle import Handle
@@ -65,7 +65,7 @@ class ZeroCheckpoints(CheckpointEngine):  # type: ignore[misc]  # deepspeed is n
     unless it says otherwise. Raises CheckpointError without a root, and what Manager raises.
     """
 
-    def __init__(self, engine: Any, root: Where | None = None, **options: Any) -> None:
+    def __init__(self, engine: Any, root: RootPath | None = None, **options: Any) -> None:
         super().__init__()
         if not engine.zero_optimization_stage():
             raise CheckpointError(

@@ -22,7 +22,7 @@ from transformers import Trainer, TrainerCallback, trainer_utils
 from transformers.trainer_callback import ExportableState
 
 from hyperpod_kit.checkpoint.adapters import peft
-from hyperpod_kit.checkpoint.adapters.roots import Where, resolve_root
+from hyperpod_kit.checkpoint.adapters.roots import RootPath, resolve_root
 from hyperpod_kit.checkpoint.exporting.to_weights import LAYOUT
 from hyperpod_kit.checkpoint.handle import Handle
 from hyperpod_kit.checkpoint.loading import load_state
@@ -53,7 +53,7 @@ class CheckpointedTraining:
     def __init__(
         self,
         *args: Any,
-        checkpoint_root: Where | None = None,
+        checkpoint_root: RootPath | None = None,
         checkpoint_options: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:

@@ -19,7 +19,7 @@ from lightning.pytorch import Callback
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch.utils.data import RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
 
-from hyperpod_kit.checkpoint.adapters.roots import Where, resolve_root
+from hyperpod_kit.checkpoint.adapters.roots import RootPath, resolve_root
 from hyperpod_kit.checkpoint.dcp import checkpoint_location
 from hyperpod_kit.checkpoint.exporting.checkpoint import lightning_checkpoint
 from hyperpod_kit.checkpoint.exporting.preview import LIGHTNING
@@ -49,7 +49,7 @@ class CheckpointedFit(Callback):  # type: ignore[misc]  # lightning is not asked
 
     def __init__(
         self,
-        checkpoint_root: Where | None = None,
+        checkpoint_root: RootPath | None = None,
         *,
         every: int,
         metrics: Sequence[str] = (),

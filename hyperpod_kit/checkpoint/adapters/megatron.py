@@ -26,7 +26,7 @@ from megatron.core.dist_checkpointing.utils import extract_sharded_base
 from megatron.core.dist_checkpointing.validation import determine_global_metadata, validate_sharding_integrity
 
 from hyperpod_kit.checkpoint.adapters.dcp import step_or_number_in_checkpoint_id
-from hyperpod_kit.checkpoint.adapters.roots import Where, resolve_root
+from hyperpod_kit.checkpoint.adapters.roots import RootPath, resolve_root
 from hyperpod_kit.checkpoint.handle import Handle, SaveState
 from hyperpod_kit.checkpoint.manager import Manager
 from hyperpod_kit.checkpoint.results import CheckpointInfo, Fresh, Restored
@@ -51,7 +51,7 @@ class MegatronCheckpoints:
     one that is written counts. Raises CheckpointError without a root, and what Manager raises.
     """
 
-    def __init__(self, root: Where | None = None, *, rng: bool = True, **options: Any) -> None:
+    def __init__(self, root: RootPath | None = None, *, rng: bool = True, **options: Any) -> None:
         self.manager = Manager(resolve_root(root), **{"compare": None, **options})
         self.found: Restored | Fresh | None = None
         self._state = ShardedState(rng=rng)
@@ -65,7 +65,7 @@ class MegatronCheckpoints:
     def save(
         self,
         sharded_state_dict: dict[str, Any],
-        checkpoint_dir: Where | None = None,
+        checkpoint_dir: RootPath | None = None,
         *_: Any,
         step: int | None = None,
         metrics: Mapping[str, Any] | None = None,

@@ -15,7 +15,7 @@ import torch
 from torchtitan.components.checkpoint import MODEL, CheckpointManager
 
 from hyperpod_kit.checkpoint import randomness
-from hyperpod_kit.checkpoint.adapters.roots import Where, resolve_root
+from hyperpod_kit.checkpoint.adapters.roots import RootPath, resolve_root
 from hyperpod_kit.checkpoint.handle import Handle
 from hyperpod_kit.checkpoint.manager import Manager
 from hyperpod_kit.checkpoint.preemption_signal import REQUEUE_EXIT_CODE
@@ -37,7 +37,7 @@ class CheckpointedManager(CheckpointManager):  # type: ignore[misc]  # torchtita
     unless they say otherwise. Set both in a subclass, or through `install`.
     """
 
-    root: ClassVar[Where | None] = None
+    root: ClassVar[RootPath | None] = None
     options: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self, *args: Any, base_folder: str = "", **more: Any) -> None:
@@ -127,7 +127,7 @@ class _Generators:
         randomness.restore(saved)
 
 
-def install(root: Where | None = None, **options: Any) -> type[CheckpointedManager]:
+def install(root: RootPath | None = None, **options: Any) -> type[CheckpointedManager]:
     """torchtitan's trainers make a CheckpointedManager from now on; see there for the arguments."""
     import torchtitan.train
 

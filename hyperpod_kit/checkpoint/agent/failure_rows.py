@@ -14,7 +14,7 @@ from typing import NamedTuple, Optional
 
 from hyperpod_kit.checkpoint.agent.note_page import is_count, is_number_of_seconds
 from hyperpod_kit.checkpoint.repository import identity
-from hyperpod_kit.checkpoint.repository.store.open import Where, as_store
+from hyperpod_kit.checkpoint.repository.store.open import StoreOrRoot, as_store
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.untrusted.text import clean_one_line
 
@@ -34,9 +34,9 @@ class Row(NamedTuple):
     at: float
 
 
-def create_row_file_on_owned_root(where: Where, run_identity: identity.RunIdentity, row: Row) -> None:
+def create_row_file_on_owned_root(store_or_root: StoreOrRoot, run_identity: identity.RunIdentity, row: Row) -> None:
     """Write the row to the root, while that is the run's. Raises CheckpointError, OSError."""
-    store = as_store(where)
+    store = as_store(store_or_root)
     identity.require_run_identity(store, run_identity)
     text = json.dumps(row._replace(why=clean_one_line(row.why))._asdict(), ensure_ascii=False)
     # An agent that died may have said it.
@@ -44,10 +44,10 @@ def create_row_file_on_owned_root(where: Where, run_identity: identity.RunIdenti
         store.create(f"{FOLDER}/saves-e{row.epoch:06d}-{row.seq:06d}.json", text.encode("utf-8", "replace"))
 
 
-def read_newest(where: Where) -> Optional[Row]:
+def read_newest(store_or_root: StoreOrRoot) -> Optional[Row]:
     """Return the newest row on the root; None when there is none that can be read. Raises CheckpointError,
     OSError."""
-    store = as_store(where)
+    store = as_store(store_or_root)
     names = [
         (int(match.group(1)), int(match.group(2)), match.group(0))
         for match in map(_NAME.fullmatch, store.list(FOLDER))

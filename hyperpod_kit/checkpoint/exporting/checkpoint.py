@@ -22,7 +22,7 @@ from hyperpod_kit.checkpoint.formats.byte_progress import CountedBytes, Progress
 from hyperpod_kit.checkpoint.gathered_tensors import TensorAllocator
 from hyperpod_kit.checkpoint.repository import selection, verify
 from hyperpod_kit.checkpoint.repository.store.base import Store
-from hyperpod_kit.checkpoint.repository.store.open import Where, as_store
+from hyperpod_kit.checkpoint.repository.store.open import StoreOrRoot, as_store
 from hyperpod_kit.errors import Absent, UsageError
 from hyperpod_kit.untrusted import by_descriptor
 
@@ -46,7 +46,7 @@ class Exported:
 
 
 def export(
-    where: Where,
+    store_or_root: StoreOrRoot,
     to: str,
     dest: str | os.PathLike[str],
     *,
@@ -75,7 +75,7 @@ def export(
         raise UsageError(f"{target} exists", hint="name a place that does not")
     if not target.parent.is_dir():
         raise Absent(f"{target.parent} is no directory", hint=f"mkdir -p {target.parent}")
-    store = as_store(where)
+    store = as_store(store_or_root)
     if dry_run:
         planned, rejected = _read_given_or_newest(store, attempt, lambda name: preview.preview_export(store, name, to))
         return Exported(*planned, rejected)
@@ -92,10 +92,10 @@ def export(
     return Exported(state.checkpoint_id, state.step, len(state.tensors), state.bytes, rejected, per_rank_count)
 
 
-def lightning_checkpoint(where: Where, *, attempt: str | None = None) -> dict[str, Any]:
+def lightning_checkpoint(store_or_root: StoreOrRoot, *, attempt: str | None = None) -> dict[str, Any]:
     """Return what Lightning would read from a file of its own: of the newest valid checkpoint, or of `attempt`.
     Per-rank state is rank 0's. Raise as `export` does."""
-    store = as_store(where)
+    store = as_store(store_or_root)
     return _lightning_state(
         _read_given_or_newest(store, attempt, lambda name: _read_state(store, name, "lightning"))[0]
     )

@@ -22,7 +22,7 @@ from hyperpod_kit.checkpoint.importing import (
     origin,
 )
 from hyperpod_kit.checkpoint.importing.new_root import RankPart
-from hyperpod_kit.checkpoint.repository.store.open import Where, as_store
+from hyperpod_kit.checkpoint.repository.store.open import StoreOrRoot, as_store
 from hyperpod_kit.errors import Absent, UsageError
 
 
@@ -56,15 +56,15 @@ class _ImportSource(NamedTuple):
 def import_checkpoint(
     source: str | os.PathLike[str],
     kind: str,
-    where: Where,
+    store_or_root: StoreOrRoot,
     *,
     tag: str | None = None,
     step: int | None = None,
     dry_run: bool = False,
     progress: Progress = no_progress,
 ) -> ImportedCheckpoint:
-    """Commit what lies at `source` to the root `where`, which must not have a checkpoint but the one that this makes:
-    then nothing is done.
+    """Commit what lies at `source` to the root `store_or_root`, which must not have a checkpoint but the one that this
+    makes: then nothing is done.
 
     `kind`, one of SOURCES: `dcp`, the directory of a `torch.distributed.checkpoint.save`; `deepspeed`, the `save_dir`
     of plain DeepSpeed's `engine.save_checkpoint` under ZeRO 1 to 3, of which `tag` names the one that counts in place
@@ -82,7 +82,7 @@ def import_checkpoint(
         raise UsageError(f"--tag is of deepspeed, and this is {kind}", hint="name the directory or file itself")
     if step is not None and step < 0:
         raise UsageError(f"step is {step}, expected 0 or more")
-    store = as_store(where)
+    store = as_store(store_or_root)
     path = origin.require_local_path(source)
     if not path.exists():
         raise Absent(f"{path} is not there", hint=f"ls {path.parent}")

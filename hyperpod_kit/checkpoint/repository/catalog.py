@@ -14,7 +14,7 @@ from typing import Iterator, List, NamedTuple, Optional
 
 from hyperpod_kit.checkpoint.repository import latest, layout, manifest
 from hyperpod_kit.checkpoint.repository.store.base import Store
-from hyperpod_kit.checkpoint.repository.store.open import Where, as_store
+from hyperpod_kit.checkpoint.repository.store.open import StoreOrRoot, as_store
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.renamed import renamed_fields
 
@@ -96,9 +96,9 @@ def _list_since_latest_hint(store: Store) -> Optional[_Tail]:
     return _Tail(names, sort_key(hint), epoch)
 
 
-def iter_checkpoints_newest_first(where: Where) -> Iterator[CheckpointEntry]:
+def iter_checkpoints_newest_first(store_or_root: StoreOrRoot) -> Iterator[CheckpointEntry]:
     """The attempts, newest first; each is looked at only when it is asked for. Raises OSError."""
-    store = as_store(where)
+    store = as_store(store_or_root)
     if store.capabilities.local:
         tail = None
     else:
@@ -122,16 +122,18 @@ def _entry(store: Store, name: layout.CheckpointId, names: _Names) -> Checkpoint
     )
 
 
-def newest_committed(where: Where) -> Optional[str]:
+def newest_committed(store_or_root: StoreOrRoot) -> Optional[str]:
     """The newest attempt that has a manifest, whatever is in it; None where none has. Raises OSError."""
-    return next((entry.checkpoint_id for entry in iter_checkpoints_newest_first(where) if entry.committed), None)
+    return next(
+        (entry.checkpoint_id for entry in iter_checkpoints_newest_first(store_or_root) if entry.committed), None
+    )
 
 
-def list_checkpoints(where: Where) -> List[CheckpointEntry]:
+def list_checkpoints(store_or_root: StoreOrRoot) -> List[CheckpointEntry]:
     """List all saves under a root, newest first, committed or not.
 
     Args:
-        where: A directory, `s3://BUCKET/PREFIX`, or an open store.
+        store_or_root: A directory, `s3://BUCKET/PREFIX`, or an open store.
 
     Returns:
         An entry for each; none for a root that does not exist.
@@ -148,14 +150,14 @@ def list_checkpoints(where: Where) -> List[CheckpointEntry]:
             for entry in list_checkpoints(root):
                 print(entry.name.step, entry.checkpoint_id, "committed" if entry.committed else "not committed")
     """
-    store = as_store(where)
+    store = as_store(store_or_root)
     names = _parse_ids_and_tombstones(store.list())
     return [_entry(store, name, names) for name in names.ids]
 
 
-def highest_epoch_and_seq(where: Where) -> tuple[int, int]:
+def highest_epoch_and_seq(store_or_root: StoreOrRoot) -> tuple[int, int]:
     """(highest epoch, highest seq) that any start or attempt has used; 0 where there is none. Raises OSError."""
-    store = as_store(where)
+    store = as_store(store_or_root)
     if store.capabilities.local:
         tail = None
     else:

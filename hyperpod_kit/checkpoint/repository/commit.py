@@ -15,11 +15,11 @@ from typing import Any, Dict, Optional
 from hyperpod_kit.checkpoint.repository import catalog, identity, latest, layout, manifest, sealed_text
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
 from hyperpod_kit.checkpoint.repository.store.base import Store
-from hyperpod_kit.checkpoint.repository.store.open import Where, as_store
+from hyperpod_kit.checkpoint.repository.store.open import StoreOrRoot, as_store
 
 
 def claim_epoch(
-    where: Where,
+    store_or_root: StoreOrRoot,
     run_identity: identity.RunIdentity,
     *,
     above: int,
@@ -33,7 +33,7 @@ def claim_epoch(
     attempts; a caller that does not know it passes None. The file names the commit that was the newest at
     that time, so this stays known also where the manifest is lost later.
     """
-    store = as_store(where)
+    store = as_store(store_or_root)
     epoch = max(above, catalog.highest_epoch_and_seq(store)[0]) + 1
     committed = catalog.newest_committed(store)
     while True:
@@ -60,14 +60,14 @@ def claim_epoch(
 
 
 def commit(
-    where: Where, checkpoint_id: str, body: manifest.Manifest, extra: bytes, index: Optional[bytes] = None
+    store_or_root: StoreOrRoot, checkpoint_id: str, body: manifest.Manifest, extra: bytes, index: Optional[bytes] = None
 ) -> None:
     """Write extra.json, index.bin when given, and then the manifest; last the hint LATEST. All shards must be durable.
 
     Raises RunIsOwned when the root is another run's by now, CheckpointError, FileExistsError, OSError; what fails after
     the manifest is no failure.
     """
-    store = as_store(where)
+    store = as_store(store_or_root)
     failpoint("commit.before_extra")
     _create_unless_identical(store, f"{checkpoint_id}/{layout.EXTRA_FILE}", extra)
     failpoint("commit.before_index")

@@ -10,20 +10,22 @@ from typing import Optional
 
 from hyperpod_kit.checkpoint.repository import catalog, commit_records, layout, rollbacks
 from hyperpod_kit.checkpoint.repository.rollbacks import FreshStart
-from hyperpod_kit.checkpoint.repository.store.open import Where, as_store
+from hyperpod_kit.checkpoint.repository.store.open import StoreOrRoot, as_store
 from hyperpod_kit.errors import CheckpointError
 
 _TRIES = 10
 
 
-def record_root_fresh_start(where: Where, *, by: str, last_excluded_epoch: Optional[int] = None) -> FreshStart:
+def record_root_fresh_start(
+    store_or_root: StoreOrRoot, *, by: str, last_excluded_epoch: Optional[int] = None
+) -> FreshStart:
     """Record on the root that the run begins anew at step 0, which excludes what starts up to
     `last_excluded_epoch` have saved (None: up to the highest epoch), and whatever else the records name.
     Nothing is deleted.
 
     Raise CheckpointError, OSError.
     """
-    store = as_store(where)
+    store = as_store(store_or_root)
     facts = commit_records.collect_commit_evidence(store)
     lost = commit_records.lost_commits_assuming_no_manifests(facts) + commit_records.lost_commits_assuming_no_manifests(
         facts, kit_checkpoints=False

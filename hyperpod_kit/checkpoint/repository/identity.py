@@ -16,7 +16,7 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from hyperpod_kit.checkpoint.repository import catalog, layout, manifest, verify
 from hyperpod_kit.checkpoint.repository.store.base import Store, Unsupported
-from hyperpod_kit.checkpoint.repository.store.open import Where, as_store
+from hyperpod_kit.checkpoint.repository.store.open import StoreOrRoot, as_store
 from hyperpod_kit.errors import CheckpointError, RunIsOwned
 
 _READERS = 8
@@ -150,14 +150,14 @@ def fill_missing_run_name(identity: RunIdentity, store: Store, fallback_run_name
     )
 
 
-def ensure_run_identity(where: Where, run: Optional[str] = None) -> RunIdentity:
+def ensure_run_identity(store_or_root: StoreOrRoot, run: Optional[str] = None) -> RunIdentity:
     """Make the root and RUN.json if they are missing, and return whose root it is.
 
     A lost or damaged RUN.json is written again when the rest of the root says whose it is; where it cannot be
     written just now (no room, read-only), the inferred identity is used. Both give a RuntimeWarning. Raise
     RunIsOwned when another run writes here, CheckpointError, OSError.
     """
-    store = as_store(where)
+    store = as_store(store_or_root)
     run_file = read_run_file(store)
     identity = run_file.identity
     if identity is None:
@@ -231,21 +231,21 @@ def remove_run_file(store: Store) -> None:
         ) from None
 
 
-def read_or_infer_identity(where: Where) -> Optional[RunIdentity]:
+def read_or_infer_identity(store_or_root: StoreOrRoot) -> Optional[RunIdentity]:
     """Return whose root this is, by RUN.json or else by the rest; None when nothing says so. Writes nothing.
 
     Raise CheckpointError when the root contradicts itself, OSError.
     """
-    store = as_store(where)
+    store = as_store(store_or_root)
     return read_run_file(store).identity or infer_identity(store)
 
 
-def require_run_identity(where: Where, expected: RunIdentity) -> None:
+def require_run_identity(store_or_root: StoreOrRoot, expected: RunIdentity) -> None:
     """Raise unless the root still belongs to the expected run; called before something is committed or deleted.
 
     Raise RunIsOwned when it is another run's, CheckpointError when nothing says whose it is, OSError.
     """
-    store = as_store(where)
+    store = as_store(store_or_root)
     actual = read_or_infer_identity(store)
     if actual is None:
         raise CheckpointError(

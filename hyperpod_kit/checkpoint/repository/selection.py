@@ -14,7 +14,7 @@ from typing import Callable, Generic, Iterator, List, Mapping, NamedTuple, Optio
 from hyperpod_kit.checkpoint.repository import catalog, commit_records, latest, layout, rollbacks, tombstone, verify
 from hyperpod_kit.checkpoint.repository.rollbacks import FreshStart
 from hyperpod_kit.checkpoint.repository.store.base import Store
-from hyperpod_kit.checkpoint.repository.store.open import Where, as_store
+from hyperpod_kit.checkpoint.repository.store.open import StoreOrRoot, as_store
 from hyperpod_kit.checkpoint.repository.store.retrying import without_read_retries
 from hyperpod_kit.errors import (
     CheckpointError,
@@ -55,7 +55,7 @@ class Selection(NamedTuple):
 
 
 def iter_committed_not_excluded_newest_first(
-    where: Where, *, start_at: Optional[str] = None, also_saved_by_job_attempt: Optional[str] = None
+    store_or_root: StoreOrRoot, *, start_at: Optional[str] = None, also_saved_by_job_attempt: Optional[str] = None
 ) -> Iterator[catalog.CheckpointEntry]:
     """Yield the committed checkpoints, newest first; with `start_at`, that one and the older ones only.
 
@@ -66,7 +66,7 @@ def iter_committed_not_excluded_newest_first(
     `start_at` itself. Each is looked up only when the iteration reaches it. Raise OSError; CheckpointError
     when `start_at` is not there.
     """
-    store = as_store(where)
+    store = as_store(store_or_root)
     rollback_records = rollbacks.read_active_records(store)
     if start_at is None:
         limit = None
@@ -99,7 +99,7 @@ def iter_committed_not_excluded_newest_first(
         )
 
 
-def saving_job_attempt(where: Where, checkpoint_id: str) -> Optional[str]:
+def saving_job_attempt(store_or_root: StoreOrRoot, checkpoint_id: str) -> Optional[str]:
     """Return the job's attempt (HPK_ATTEMPT) that saved a checkpoint; None when its manifest does not say, is
     damaged, or is another user's.
 
@@ -107,13 +107,13 @@ def saving_job_attempt(where: Where, checkpoint_id: str) -> Optional[str]:
     has saved.
     """
     try:
-        return verify.read_manifest(where, checkpoint_id).job.get("attempt")
+        return verify.read_manifest(store_or_root, checkpoint_id).job.get("attempt")
     except (CheckpointError, FileNotFoundError, PermissionError):
         return None
 
 
 def load_newest_accepted(
-    where: Where,
+    store_or_root: StoreOrRoot,
     load: Callable[[str], T],
     tried_last_reasons: Mapping[str, str] = _NOTHING,
     *,
@@ -130,7 +130,7 @@ def load_newest_accepted(
     `skip_unreadable` they do, and the caller finds it in `Selection.unread`), OSError when the root cannot be
     read.
     """
-    store = as_store(where)
+    store = as_store(store_or_root)
     for _ in range(_WALKS):
         try:
             return _load_newest_of_one_walk(store, load, tried_last_reasons, skip_unreadable)
@@ -194,14 +194,14 @@ def excluded_by_rollback(store: Store) -> List[Tuple[str, str]]:
     return reasons
 
 
-def newest_valid(where: Where, passed_over: Mapping[str, str] = _NOTHING) -> Selection:
+def newest_valid(store_or_root: StoreOrRoot, passed_over: Mapping[str, str] = _NOTHING) -> Selection:
     """Find the newest checkpoint of which every byte is what was committed.
 
     It reads and compares all data of the checkpoints that it looks at. One with a tombstone comes last, when nothing
     else is left.
 
     Args:
-        where: A directory, `s3://BUCKET/PREFIX`, or an open store.
+        store_or_root: A directory, `s3://BUCKET/PREFIX`, or an open store.
         passed_over: The names of checkpoints to take only when nothing else is left, and why. Default: none.
 
     Returns:
@@ -222,20 +222,20 @@ def newest_valid(where: Where, passed_over: Mapping[str, str] = _NOTHING) -> Sel
             checkpoint = newest_valid(root)
             print(checkpoint.step, checkpoint.checkpoint_id)
     """
-    store = as_store(where)
+    store = as_store(store_or_root)
     return load_newest_accepted(
         store, lambda checkpoint_id: verify.verify_checkpoint(store, checkpoint_id), passed_over, skip_unreadable=True
     )[1]
 
 
-def newest_complete(where: Where, passed_over: Mapping[str, str] = _NOTHING) -> Selection:
+def newest_complete(store_or_root: StoreOrRoot, passed_over: Mapping[str, str] = _NOTHING) -> Selection:
     """Find the newest checkpoint whose manifest proves itself and whose files are all there, by their names.
 
     No data is read, so it costs the same at any size; the restore that follows proves every byte. One with a tombstone
     comes last, when nothing else is left.
 
     Args:
-        where: A directory, `s3://BUCKET/PREFIX`, or an open store.
+        store_or_root: A directory, `s3://BUCKET/PREFIX`, or an open store.
         passed_over: The names of checkpoints to take only when nothing else is left, and why. Default: none.
 
     Returns:
@@ -256,7 +256,7 @@ def newest_complete(where: Where, passed_over: Mapping[str, str] = _NOTHING) -> 
             checkpoint = newest_complete(root)
             print(checkpoint.step, checkpoint.checkpoint_id)
     """
-    store = as_store(where)
+    store = as_store(store_or_root)
     return load_newest_accepted(
         store,
         lambda checkpoint_id: verify.verify_file_names_present(store, checkpoint_id),

@@ -7,7 +7,7 @@ import os
 from hyperpod_kit.checkpoint.repository import digest, hole_check, layout, manifest, stream
 from hyperpod_kit.checkpoint.repository.chunk_reader import Pump, all_chunks
 from hyperpod_kit.checkpoint.repository.store.base import Store
-from hyperpod_kit.checkpoint.repository.store.open import Where, as_store
+from hyperpod_kit.checkpoint.repository.store.open import StoreOrRoot, as_store
 from hyperpod_kit.errors import CheckpointError, DigestMismatch
 from hyperpod_kit.system import quota_note
 from hyperpod_kit.untrusted.text import clean_one_line
@@ -29,12 +29,12 @@ def verify_shard_file(
         reader.close()
 
 
-def read_manifest(where: Where, checkpoint_id: str) -> manifest.Manifest:
+def read_manifest(store_or_root: StoreOrRoot, checkpoint_id: str) -> manifest.Manifest:
     """The manifest of an attempt, checked against the directory's name.
 
     Raises FileNotFoundError when the attempt was never committed, CheckpointError when it is damaged, OSError.
     """
-    return parse_manifest(as_store(where).read(f"{checkpoint_id}/{layout.MANIFEST_FILE}"), checkpoint_id)
+    return parse_manifest(as_store(store_or_root).read(f"{checkpoint_id}/{layout.MANIFEST_FILE}"), checkpoint_id)
 
 
 def parse_manifest(data: bytes, checkpoint_id: str) -> manifest.Manifest:
@@ -54,23 +54,23 @@ def parse_manifest(data: bytes, checkpoint_id: str) -> manifest.Manifest:
     return checkpoint_manifest
 
 
-def read_verified_small_file(where: Where, checkpoint_id: str, record: manifest.FileRecord) -> bytes:
+def read_verified_small_file(store_or_root: StoreOrRoot, checkpoint_id: str, record: manifest.FileRecord) -> bytes:
     """Return a small file of a checkpoint (extra.json, index.bin), verified. Raise DigestMismatch,
     CheckpointError, OSError."""
-    data = hole_check.read_rejecting_holes(as_store(where), f"{checkpoint_id}/{record.file}", record.size)
+    data = hole_check.read_rejecting_holes(as_store(store_or_root), f"{checkpoint_id}/{record.file}", record.size)
     actual_digest = digest.small_object_digest(data)
     if actual_digest != record.root:
         raise DigestMismatch(record.file, record.root, actual_digest)
     return data
 
 
-def verify_file_names_present(where: Where, checkpoint_id: str) -> manifest.Manifest:
+def verify_file_names_present(store_or_root: StoreOrRoot, checkpoint_id: str) -> manifest.Manifest:
     """Return the manifest of a committed checkpoint, proved, with all its files present by their names. No data
     is read.
 
     Raise as `read_manifest`, and CheckpointError when a file is missing.
     """
-    store = as_store(where)
+    store = as_store(store_or_root)
     checkpoint_manifest = read_manifest(store, checkpoint_id)
     present_names = set(store.list(checkpoint_id))
     records = (
@@ -88,13 +88,13 @@ def verify_file_names_present(where: Where, checkpoint_id: str) -> manifest.Mani
     return checkpoint_manifest
 
 
-def verify_checkpoint(where: Where, checkpoint_id: str) -> manifest.Manifest:
+def verify_checkpoint(store_or_root: StoreOrRoot, checkpoint_id: str) -> manifest.Manifest:
     """Verify every byte of a committed attempt.
 
     Raises DigestUnavailable when it cannot be checked here, CheckpointError (DigestMismatch) or OSError when it is
     not what was committed.
     """
-    store = as_store(where)
+    store = as_store(store_or_root)
     checkpoint_manifest = read_manifest(store, checkpoint_id)
     digest.algorithm(checkpoint_manifest.digest)
     for small in (checkpoint_manifest.extra, checkpoint_manifest.index):

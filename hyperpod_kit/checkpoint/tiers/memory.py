@@ -26,7 +26,8 @@ class MemoryTier(Tier):
         self._rank = rank
 
     def list_copies(self) -> list[HeldShard]:
-        return [_held_shard_of_page(page) for page in _sealed_pages(self._slots, self._run_id, self._rank)]
+        pages = [page for _, page in _iter_sealed(self._slots)]
+        return [_held_shard_of_page(page) for page in pages if self._is_of_this_rank(page)]
 
     def read_proved_tree(self, shard_copy: HeldShard) -> Tree:
         slot, page = self._find_sealed_slot(shard_copy.key)
@@ -50,33 +51,26 @@ class MemoryTier(Tier):
         shard = stream.Shard(image, shard_copy.size, shard_copy.root, name=name, chunk=page.shard.chunk)
         yield ProvedShard(shard, require_still_sealed)
 
+    def _is_of_this_rank(self, page: Page) -> bool:
+        return page.origin.run_id == self._run_id and page.origin.rank == self._rank
+
     def _find_sealed_slot(self, key: Key) -> tuple[shm_slots.Slot, Page]:
-        for slot in self._slots:
-            page = slot.page
-            if page is not None and page.state == SlotState.SEALED and page.key == key:
+        for slot, page in _iter_sealed(self._slots):
+            if page.key == key:
                 return slot, page
         raise CheckpointError("the capture is gone")
 
 
-def _sealed_pages(slots: Sequence[shm_slots.Slot], run_id: str, rank: int) -> list[Page]:
-    """Return the control pages of this rank's sealed snapshots of the run among `slots`."""
-    pages = [slot.page for slot in slots]
-    return [
-        page
-        for page in pages
-        if page is not None
-        and page.state == SlotState.SEALED
-        and page.origin.run_id == run_id
-        and page.origin.rank == rank
-    ]
-
-
-def _checkpoint_id_of(page: Page) -> str:
-    """Return the checkpoint id under which the agents commit this snapshot."""
-    return page.checkpoint_id(page.origin.incarnation)
+def _iter_sealed(slots: Sequence[shm_slots.Slot]) -> Iterator[tuple[shm_slots.Slot, Page]]:
+    """Yield each slot that has a sealed snapshot, with its control page as it was read once."""
+    for slot in slots:
+        page = slot.page
+        if page is not None and page.state == SlotState.SEALED:
+            yield slot, page
 
 
 def _held_shard_of_page(page: Page) -> HeldShard:
-    """Return the shard of a snapshot in memory."""
+    """Return the shard of a snapshot in memory, under the checkpoint id that the agents commit it with."""
     shard = page.shard
-    return HeldShard(MEMORY, _checkpoint_id_of(page), page.key, page.origin.world, shard.plan, shard.root, shard.size)
+    checkpoint_id = page.checkpoint_id(page.origin.incarnation)
+    return HeldShard(MEMORY, checkpoint_id, page.key, page.origin.world, shard.plan, shard.root, shard.size)

@@ -46,10 +46,11 @@ class RunDecision:
         reason: Why the job goes back into the queue, or what a retry reports; "" for nothing to report.
         exit_code: Of this run, for EXIT.
         stop_reason: For EXIT: what Slurm did, to be kept in the ledger; "" for nothing.
-        error: For GIVE_UP; for a RETRY that begins anew, what it is the answer to.
+        requeued_as: For REQUEUE: the class that the ledger keeps for this run.
+        error: For GIVE_UP, and only for it: what the run ends with.
         pause: Seconds before the next attempt, for RETRY.
         failures: How many of this kind came in a row, for the report of a RETRY.
-        begins_anew: The job leaves what was committed and starts at step 0.
+        begins_anew_after: The error after which the job leaves what was committed and starts at step 0.
         passes_over: The checkpoint that the next choice passes over.
     """
 
@@ -57,10 +58,11 @@ class RunDecision:
     reason: str = ""
     exit_code: int = 0
     stop_reason: str = ""
+    requeued_as: OutcomeKind = OutcomeKind.NODE_LOST
     error: Optional[GaveUp] = None
     pause: float = 0.0
     failures: int = 0
-    begins_anew: bool = False
+    begins_anew_after: Optional[GaveUp] = None
     passes_over: Optional[UnreadableCheckpoint] = None
 
 
@@ -106,7 +108,7 @@ def decide(facts: AttemptFacts) -> RunDecision:
     decision = _first_decision(facts)
     has_to_begin_anew = facts.nothing_to_restore is not None and facts.may_begin_anew
     if has_to_begin_anew and decision.kind is DecisionKind.RETRY:
-        return replace(decision, begins_anew=True, error=facts.nothing_to_restore)
+        return replace(decision, begins_anew_after=facts.nothing_to_restore)
     return decision
 
 
@@ -149,7 +151,7 @@ def exit_without_auto_resume(facts: AttemptFacts) -> Optional[RunDecision]:
 def requeue_when_handed_back(facts: AttemptFacts) -> Optional[RunDecision]:
     """Put the job back into the queue after a warning, or when its ranks have asked for that."""
     if facts.outcome.kind.is_handed_back:
-        return RunDecision(DecisionKind.REQUEUE, facts.outcome.sentence())
+        return RunDecision(DecisionKind.REQUEUE, facts.outcome.sentence(), requeued_as=facts.outcome.kind)
     return None
 
 

@@ -299,8 +299,9 @@ class AttemptRunner:
     def _record_restores(self, attempt: str) -> None:
         """Record and report what the ranks restored, launch by launch."""
         for verdict in self.resumption.read_and_remember_verdicts(attempt):
-            self._rows.append("restored", attempt=attempt, **verdict.to_report_fields())
-            self._context.report("restored", verdict.sentence(), attempt=attempt, **verdict.to_report_fields())
+            fields = verdict.to_report_fields()
+            self._rows.append("restored", attempt=attempt, **fields)
+            self._context.report("restored", verdict.sentence(), attempt=attempt, **fields)
 
     def _record_end(self, start: _Start, outcome: Outcome, seconds: float) -> None:
         row_fields = outcome.fields()

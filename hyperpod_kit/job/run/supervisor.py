@@ -210,7 +210,7 @@ class _AttemptLoop:
             decision = decide(self._collect_facts(outcome))
             if decision.kind is DecisionKind.EXIT:
                 return self._exit(decision)
-            self._act(decision, outcome)
+            self._act(decision)
             lost = (*lost, *outcome.lost)
             number += 1
 
@@ -269,20 +269,15 @@ class _AttemptLoop:
             self._interruptions.record("stopped", why=decision.stop_reason)
         return decision.exit_code
 
-    def _act(self, decision: RunDecision, outcome: Outcome) -> None:
+    def _act(self, decision: RunDecision) -> None:
         """Do what leads to the next attempt. Raises RunHandedBack, GaveUp, RunStopped, JobError."""
         if decision.kind is DecisionKind.REQUEUE:
-            kind = OutcomeKind.NODE_LOST
-            if outcome.kind.is_handed_back:
-                kind = outcome.kind
-            raise RunHandedBack(kind, decision.reason)
-        if decision.kind is DecisionKind.GIVE_UP:
-            assert decision.error is not None
+            raise RunHandedBack(decision.requeued_as, decision.reason)
+        if decision.error is not None:
             raise decision.error
         context = self._context
-        if decision.begins_anew:
-            assert decision.error is not None
-            self._attempts.begin_anew(decision.error)
+        if decision.begins_anew_after is not None:
+            self._attempts.begin_anew(decision.begins_anew_after)
         if decision.passes_over is not None:
             self._attempts.resumption.pass_over(decision.passes_over)
             self._away_since = None

@@ -24,7 +24,7 @@ from hyperpod_kit.storage.quota.requests import (
     decode_request,
     encode_request,
 )
-from hyperpod_kit.system.atomic_file import write_atomically
+from hyperpod_kit.system.atomic_file import write_atomically_in_directory
 from hyperpod_kit.system.file_lock import try_lock
 from hyperpod_kit.untrusted import walk
 from hyperpod_kit.untrusted.dirfd import mount_id_of, open_path_fd_refusing_mount, reopen_path_fd
@@ -89,7 +89,7 @@ class RequestBox:
                 hint=f"rm {os.path.join(self.path, own_requests[0].file)}, or wait for an answer",
             )
         name, data = os.urandom(8).hex() + ".json", encode_request(request)
-        write_atomically(name, data, 0o600, directory_fd=self._folder, durable=True)
+        write_atomically_in_directory(self._folder, name, data, 0o600, durable=True)
         return PendingRequest(_request_id(os.geteuid(), data), os.geteuid(), name, request)
 
     def list_pending_and_refusal_reasons(self) -> tuple[list[PendingRequest], list[str]]:
@@ -200,7 +200,7 @@ class RequestBox:
         folder = self._open_decided_directory()
         try:
             body = json.dumps(decision.to_json()).encode() + b"\n"
-            write_atomically(f"{decision.id}.json", body, 0o644, directory_fd=folder, durable=True)
+            write_atomically_in_directory(folder, f"{decision.id}.json", body, 0o644, durable=True)
         finally:
             os.close(folder)
         with suppress(OSError):  # an answered request is not read again

@@ -137,9 +137,21 @@ def test_a_person_may_allow_a_start_from_step_0_where_nothing_is_valid() -> None
         OutcomeKind.CRASH, spent=SpentBudget(crashes=1), nothing_to_restore=NOTHING_VALID, may_begin_anew=True
     )
     decision = decide(known)
-    assert (decision.kind, decision.begins_anew, decision.error) == (DecisionKind.RETRY, True, NOTHING_VALID)
+    assert (decision.kind, decision.begins_anew_after) == (DecisionKind.RETRY, NOTHING_VALID)
     gave_up = decide(replace(known, outcome=Outcome(OutcomeKind.CRASH, 86, RANK_GAVE_UP)))
-    assert (gave_up.kind, gave_up.begins_anew) == (DecisionKind.GIVE_UP, False), "nothing is left for a job that ends"
+    assert (gave_up.kind, gave_up.begins_anew_after) == (DecisionKind.GIVE_UP, None), (
+        "nothing is left for a job that ends"
+    )
+
+
+@pytest.mark.parametrize("kind", [kind for kind in OutcomeKind if kind.is_handed_back])
+def test_a_job_that_is_handed_back_is_recorded_as_what_ended_its_run(kind: OutcomeKind) -> None:
+    assert decide(facts(kind)).requeued_as is kind
+
+
+def test_a_job_without_storage_is_recorded_as_one_whose_nodes_were_lost() -> None:
+    decision = decide(facts(OutcomeKind.STORAGE, storage_away_seconds=601.0, storage_wait=600.0))
+    assert (decision.kind, decision.requeued_as) == (DecisionKind.REQUEUE, OutcomeKind.NODE_LOST)
 
 
 @pytest.mark.parametrize(("seconds", "pause"), [(0.0, 1.0), (10.0, 5.0), (300.0, 20.0)])

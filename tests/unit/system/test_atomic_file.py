@@ -101,7 +101,7 @@ def test_by_the_descriptor_of_a_directory(tmp_path: Path) -> None:
     try:
         there.rename(gone)
         there.mkdir()
-        atomic_file.write_atomically(there / "file", b"new", directory_fd=folder)
+        atomic_file.write_atomically_in_directory(folder, "file", b"new")
         assert os.listdir(gone) == ["file"] and os.listdir(there) == []
         os.fstat(folder)  # the caller's: it is open still
     finally:

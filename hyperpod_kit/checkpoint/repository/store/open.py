@@ -11,7 +11,7 @@ from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.checkpoint.repository.store.restricted import RestrictedStore
 from hyperpod_kit.system import mountinfo
 
-Where = Union[str, "os.PathLike[str]", Store]
+StoreOrRoot = Union[str, "os.PathLike[str]", Store]
 """A root as people write it, or one that is open."""
 
 MOUNTINFO = "/proc/self/mountinfo"
@@ -43,11 +43,11 @@ def open_store(root: str) -> Store:
     return PosixStore(path)
 
 
-def as_store(where: Where) -> Store:
-    """`where` itself, or the store that it names. Raises as `open_store`."""
-    if isinstance(where, (str, os.PathLike)):
-        return open_store(os.fspath(where))
-    return where
+def as_store(store_or_root: StoreOrRoot) -> Store:
+    """`store_or_root` itself, or the store that it names. Raises as `open_store`."""
+    if isinstance(store_or_root, (str, os.PathLike)):
+        return open_store(os.fspath(store_or_root))
+    return store_or_root
 
 
 def is_path(root: str) -> bool:

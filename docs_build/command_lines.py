@@ -14,8 +14,8 @@ from typing import Optional, Sequence
 import click
 
 from docs_build.commands import PROGRAM, Command, Native, all_commands
-from hyperpod_kit.cli.lazy import Passthrough
 from hyperpod_kit.cli.main import cli
+from hyperpod_kit.cli.terminal.lazy import Passthrough
 
 GLOBAL = ("--help", "-h", "--version", "--debug")
 OPEN = (("job", "submit"), ("job", "exec"))

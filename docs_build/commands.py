@@ -14,8 +14,8 @@ from typing import Iterator, Union
 
 import click
 
-from hyperpod_kit.cli.lazy import Passthrough
 from hyperpod_kit.cli.main import SECTIONS, cli
+from hyperpod_kit.cli.terminal.lazy import Passthrough
 
 PROGRAM = "hyperpod-kit"
 NODE_SECTION = "On a node"

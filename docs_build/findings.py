@@ -14,10 +14,10 @@ from typing import Iterator
 
 import hyperpod_kit
 from hyperpod_kit import environment
-from hyperpod_kit.config.findings import Finding
+from hyperpod_kit.config.settings.findings import Finding
 
 PACKAGE = Path(hyperpod_kit.__file__).parent
-FIELDS = "config.fields"
+FIELDS = "config.fields.fields"
 CODE = re.compile(r"(?:HPK-[A-Z]|[JS])\d{3}")
 SEVERITIES = ("error", "warning", "info")
 WRONG = ("code", "key", "message", "hint")

@@ -15,7 +15,7 @@ from typing import Dict, FrozenSet, NamedTuple, Optional, Tuple
 
 from docs_build.commands import Command, all_commands
 from hyperpod_kit.data.reading.bounded import REPLY_SECONDS as DATA_ANSWER
-from hyperpod_kit.job.goodput import users_time
+from hyperpod_kit.job.goodput import command
 from hyperpod_kit.storage.preload import hsm
 from hyperpod_kit.storage.quota import backends
 from hyperpod_kit.storage.usage import walk
@@ -127,7 +127,7 @@ COMMANDS: Dict[str, Trust] = {
     "job goodput": Trust(
         "who calls it; called by root, the owner of each root that is named, or who has noted it, in a child",
         "records in the roots that it is given, and what sacct answers",
-        f"{ON_PATHS}, called by root {users_time.PATIENCE.longest / 60:.0f} minutes for a root; {JOB.waits}",
+        f"{ON_PATHS}, called by root {command.PATIENCE.longest / 60:.0f} minutes for a root; {JOB.waits}",
         "`squeue`, `sacct`, `scontrol`",
     ),
     "job lint": Trust(CALLER, "the batch script that it is given", FILE_SYSTEM),

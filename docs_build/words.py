@@ -1,6 +1,6 @@
 """What the code names in one word, in a sentence each. A name without a sentence ends the build with the name.
 
-The lists of names come from the code (model/states.py, checkpoint/handle.py, job/decide/outcome_kind.py), so that
+The lists of names come from the code (model/states.py, checkpoint/saves/handle.py, job/decide/outcome_kind.py), so that
 nothing new stays unexplained and nothing that is gone stays explained. Environment variables have theirs in
 hyperpod_kit/environment.py.
 """
@@ -12,7 +12,7 @@ import re
 from typing import Iterable, Mapping
 
 from hyperpod_kit import environment
-from hyperpod_kit.checkpoint import handle
+from hyperpod_kit.checkpoint.saves import handle
 from hyperpod_kit.job.decide.outcome_kind import OutcomeKind
 from hyperpod_kit.model import states as mount_states
 

@@ -1,6 +1,7 @@
 """How a program of ours ends: an error becomes `error: …`, `hint: …` on standard error and an exit code.
 
-Standard library only, Python 3.8: this file is part of the bundle. cli/command_ending.py adds what click brings.
+Standard library only, Python 3.8: this file is part of the bundle. cli/terminal/command_ending.py adds what click
+brings.
 """
 
 from __future__ import annotations

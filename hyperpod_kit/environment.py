@@ -99,7 +99,7 @@ HPK_ROOT = "HPK_ROOT"
 # Set by tests and rehearsals alone
 
 HPK_FAILPOINT = "HPK_FAILPOINT"
-"""where a process is to die (checkpoint/repository/failpoint.py)"""
+"""where a process is to die (checkpoint/repository/store/failpoint.py)"""
 HPK_FAILPOINT_TRACE = "HPK_FAILPOINT_TRACE"
 """a file in which a death leaves its place"""
 HPK_STANDIN_DATA = "HPK_STANDIN_DATA"

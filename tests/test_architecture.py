@@ -294,7 +294,11 @@ def test_files_keep_the_rules() -> None:
     [
         ("slurm/long.py", "x = 1\n" * 801, "slurm.long has more than 800 lines: more than one concern?"),
         ("slurm/helpers.py", "", "slurm.helpers is called after no concern"),
-        ("slurm/up.py", "def f():\n    import hyperpod_kit.node.step\n", "slurm.up imports hyperpod_kit.node.step:"),
+        (
+            "slurm/up.py",
+            "def f():\n    import hyperpod_kit.node.machine.step\n",
+            "slurm.up imports hyperpod_kit.node.machine.step:",
+        ),
         ("slurm/dear.py", "from torch.nn import Module\n", "slurm.dear imports torch"),
         ("slurm/__init__.py", "from hyperpod_kit.slurm.squeue import x\n", "slurm: a package's __init__ imports no"),
     ],
@@ -403,6 +407,62 @@ def test_a_cycle_through_a_function_is_seen(tmp_path: Path) -> None:
         without_cycle(graph_of({"a": tmp_path / "a.py", "b": tmp_path / "b.py"}))
 
 
+MOST_FILES = 25
+"""Of a folder, without its subfolders and without `__init__.py`."""
+
+MOST_MODULES_OF_ONE_IMPORTER = 60
+"""In hyperpod_kit: modules that one other alone imports, and that one lies in their folder. It only falls."""
+
+STRATIFIED = ("checkpoint", "cli", "job", "remote")
+"""Packages whose folders import from each other in one direction."""
+
+REGISTRIES = {"job.foreign"}
+"""A folder that has what its subfolders build on, and the table of them."""
+
+
+def folder_of(path: Path) -> str:
+    """`checkpoint.agent.shm` for `checkpoint/agent/shm/lock.py`."""
+    return short(".".join([package_of(path), *path.parent.relative_to(PACKAGES[package_of(path)]).parts]))
+
+
+def product_modules() -> Dict[str, Path]:
+    """The modules of hyperpod_kit by their names, without the `__init__` of packages."""
+    found = [path for path in modules() if package_of(path) == PRODUCT and path.name != "__init__.py"]
+    return {dotted(path): path for path in found}
+
+
+def test_folders_are_small() -> None:
+    sizes: Dict[str, int] = {}
+    for path in modules():
+        if path.name != "__init__.py":
+            sizes[folder_of(path)] = sizes.get(folder_of(path), 0) + 1
+    assert {folder: size for folder, size in sizes.items() if size > MOST_FILES} == {}
+
+
+def test_few_modules_have_one_importer_in_their_own_folder() -> None:
+    names = product_modules()
+    importers: Dict[str, Set[str]] = {name: set() for name in names}
+    for importer, used in graph_of(names).items():
+        for name in used:
+            importers[name].add(importer)
+    lone = {name: next(iter(found)) for name, found in importers.items() if len(found) == 1}
+    lone = {name: one for name, one in lone.items() if not one.endswith(".registry")}  # kinds, by their names
+    same_folder = sorted(name for name, one in lone.items() if folder_of(names[name]) == folder_of(names[one]))
+    assert len(same_folder) <= MOST_MODULES_OF_ONE_IMPORTER, same_folder
+
+
+@pytest.mark.parametrize("package", STRATIFIED)
+def test_folders_of_a_package_import_in_one_direction(package: str) -> None:
+    names = {name: path for name, path in product_modules().items() if name.startswith(f"{package}.")}
+    graph: Dict[str, Set[str]] = {folder_of(path): set() for path in names.values()}
+    for name, used in graph_of(names).items():
+        here = folder_of(names[name])
+        for folder in {folder_of(names[target]) for target in used} - {here}:
+            if name not in OLD_DOORS and not (here in REGISTRIES and folder.startswith(f"{here}.")):
+                graph[here].add(folder)
+    without_cycle(graph)
+
+
 def test_a_class_name_stands_once_in_the_package() -> None:
     places: Dict[str, List[str]] = {}
     for path in modules():
@@ -457,14 +517,14 @@ def test_attributes_are_counted_wherever_they_are_set() -> None:
 
 
 def test_the_control_page_is_made_of_values_with_names() -> None:
-    tree = ast.parse((PACKAGE / "checkpoint/agent/control_page.py").read_text())
+    tree = ast.parse((PACKAGE / "checkpoint/agent/shm/control_page.py").read_text())
     sizes = {node.name: len(attributes(node)) for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
     assert max(sizes.values()) <= MOST_ATTRIBUTES and {"Page", "CaptureOrigin", "ShardFacts"} <= set(sizes)
 
 
 BY_HAND = {
     "os.replace(": {"system/atomic_file.py", "untrusted/owned_directory.py"},
-    "fcntl.flock(": {"storage/bench/probes.py", "system/file_lock.py"},
+    "fcntl.flock(": {"storage/bench/measurements/probes.py", "system/file_lock.py"},
     '.partition(" - ")': {"system/mountinfo.py"},
     "fields[19]": {"system/process.py"},
 }
@@ -478,8 +538,8 @@ def test_the_operating_system_is_asked_in_one_place(words: str) -> None:
 
 
 OWN_SIGNALS = {
-    "cli/main.py": "it asks cli/command_ending.py for its exit code, and calls restore_sigint_if_ignored itself",
-    "checkpoint/agent/abandoned.py": "a child in a session of its own",
+    "cli/main.py": "it asks terminal/command_ending.py for its exit code, and calls restore_sigint_if_ignored itself",
+    "checkpoint/agent/flush/abandoned.py": "a child in a session of its own",
     "checkpoint/agent/agent_main.py": "an agent, which sets its handlers",
     "storage/bench/replay/__main__.py": "a child in a session of its own",
     "checkpoint/repository/agent_main.py": "an agent, which sets its handlers",
@@ -487,8 +547,8 @@ OWN_SIGNALS = {
     "hyperpod_rehearsal/agent/main.py": "a unit of a machine",
     "hyperpod_rehearsal/daemon.py": "it sets its handlers",
     "hyperpod_rehearsal/guardian.py": "it outlives every signal of its group",
-    "hyperpod_rehearsal/launch.py": "it becomes another program",
-    "hyperpod_rehearsal/sandbox_shim.py": "it answers at once, in place of a program of a node",
+    "hyperpod_rehearsal/machines/launch.py": "it becomes another program",
+    "hyperpod_rehearsal/sandbox/sandbox_shim.py": "it answers at once, in place of a program of a node",
     "hyperpod_rehearsal/standins/__main__.py": "programs of a machine; what waits sets its handlers",
     "hyperpod_rehearsal/standins/step_retry/cluster_agent.py": "a unit of a machine",
     "job/__main__.py": "job.cli.main: the bytes of this file are those of builds before 0.1.0, and bundles share it",

@@ -38,7 +38,7 @@ NAMES = {cls.__module__.rpartition(".")[2]: cls for cls in KINDS.values()}
 
 OTHER_MEANINGS = {
     ("checkpoint/repository/store/open.py", "mountpoint-s3"): "the source that the kernel shows",
-    ("hyperpod_rehearsal/sandbox_shim.py", "mountpoint-s3"): "the same",
+    ("hyperpod_rehearsal/sandbox/sandbox_shim.py", "mountpoint-s3"): "the same",
     ("hyperpod_rehearsal/standins/mountpoint_s3/cli.py", "mountpoint-s3"): "the same",
     ("model/clients.py", "lustre"): "a client, of whatever kind needs it",
     ("storage/quota/backends.py", "lustre"): "a type of file system",
@@ -78,7 +78,7 @@ def sources(words: Collection[str]) -> Iterator[Tuple[str, ast.Module]]:
 
 
 def is_of_a_kind(name: str) -> bool:
-    """Whether a file is one of a kind's own: `config/mounts/mountpoint_s3_options.py` too."""
+    """Whether a file is one of a kind's own: `config/mounts/mountpoint_s3.py` too."""
     folder, _, file = name.rpartition("/")
     return folder in FOLDERS and any(file == f"{own}.py" or file.startswith(f"{own}_") for own in NAMES)
 

@@ -10,8 +10,8 @@ from typing import Iterator
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent.control_page import SlotState
-from hyperpod_kit.checkpoint.handle import ENDS, LEVELS, SaveState
+from hyperpod_kit.checkpoint.agent.shm.control_page import SlotState
+from hyperpod_kit.checkpoint.saves.handle import ENDS, LEVELS, SaveState
 from hyperpod_kit.job.decide.outcome_kind import OutcomeKind
 from hyperpod_kit.model.states import (
     ABSENT_OR_STALE,
@@ -38,13 +38,13 @@ ABOUT_MOUNTS = (
     "cli/mounts_",
     "cli/validate_mounts",
     "model/",
-    "node/prolog_gate.py",
+    "node/commands/prolog_gate.py",
     "node/health/",
-    "node/homes.py",
-    "node/mount_commands.py",
+    "node/setup/homes.py",
+    "node/commands/mount_commands.py",
     "node/mounts/",
     "node/observe/",
-    "node/remove_stale.py",
+    "node/setup/remove_stale.py",
     "node/slurm/drain.py",
     "node/slurm/lease_keeper.py",
     "hyperpod_rehearsal/mount",
@@ -52,13 +52,13 @@ ABOUT_MOUNTS = (
 )
 
 OTHERS = {
-    ("cli/mounts_command.py", "controller"): "a way to ask: --via controller",
-    ("remote/transports.py", "controller"): "the same",
+    ("cli/nodes/mounts_command.py", "controller"): "a way to ask: --via controller",
+    ("remote/reports/via.py", "controller"): "the same",
     ("job/run/beginning.py", "controller"): "what a line of the ledger is about",
     ("job/resume/patience.py", "controller"): "the same",
-    ("checkpoint/repository/xxh3.py", "readonly"): "a field of Python's Py_buffer",
+    ("checkpoint/repository/format/digest.py", "readonly"): "a field of Python's Py_buffer",
     ("node/mounts/bring_up.py", "restart"): "a verb of systemctl",
-    ("remote/report.py", "none"): "NO_MOUNTS: what the table shows for a node without mounts",
+    ("remote/reports/report.py", "none"): "NO_MOUNTS: what the table shows for a node without mounts",
 }
 
 
@@ -168,7 +168,7 @@ def test_states_of_slots_and_saves_are_written_in_one_file_each() -> None:
         if not name.startswith("checkpoint/agent/"):
             wanted |= {str(state) for state in SaveState} - {SaveState.LOCAL}
         source = path.read_text()
-        home = name in ("checkpoint/handle.py", "checkpoint/agent/control_page.py")
+        home = name in ("checkpoint/saves/handle.py", "checkpoint/agent/shm/control_page.py")
         if not home and any(word in source for word in wanted):
             texts = [node.value for node in nodes(tree_of(path)) if isinstance(node, ast.Constant)]
             found |= {(name, text) for text in texts if text in wanted}

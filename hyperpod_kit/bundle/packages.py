@@ -15,7 +15,7 @@ import zlib
 from pathlib import Path
 from typing import Iterator, Optional
 
-from hyperpod_kit.config.settings import ListedPackage, Settings
+from hyperpod_kit.config.settings.settings import ListedPackage, Settings
 from hyperpod_kit.errors import Absent, BundleError, RunError, Untrusted
 from hyperpod_kit.model.clients import ARCHITECTURES, client_of_own_package_or_empty
 from hyperpod_kit.run import LocalRunner

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Iterator
 
 from hyperpod_kit.bundle import portable
-from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.rules.scripts import AT
-from hyperpod_kit.config.settings import ListedScript, Settings
+from hyperpod_kit.config.settings.findings import Finding
+from hyperpod_kit.config.settings.settings import ListedScript, Settings
 from hyperpod_kit.errors import BundleError
 from hyperpod_kit.model.scripts import WITHOUT_FIRST_LINE
 

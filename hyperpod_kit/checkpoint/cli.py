@@ -12,8 +12,8 @@ from hyperpod_kit.extras import require_sibling_distribution_installed, requirem
 WITH_TORCH = {
     "bench": "hyperpod_lab.checkpoint_bench.cli",
     "diff": "hyperpod_kit.checkpoint.diffing.command",
-    "export": "hyperpod_kit.checkpoint.exporting.command",
-    "import": "hyperpod_kit.checkpoint.importing.command",
+    "export": "hyperpod_kit.checkpoint.convert.export_command",
+    "import": "hyperpod_kit.checkpoint.convert.import_command",
     "torture": "hyperpod_lab.torture.cli",
 }
 """Command -> the module whose `main(argv) -> int` serves it. None of them ships to a node."""

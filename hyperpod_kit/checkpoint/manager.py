@@ -21,37 +21,32 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from hyperpod_kit.checkpoint import (
-    ambient,
-    arguments,
-    load,
-    memory_copy,
-    open_managers,
-    root_capacity,
-    save_schedule,
-    started_loaders,
-    startup,
-)
-from hyperpod_kit.checkpoint.agent.channel import JsonMessage
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import Close
-from hyperpod_kit.checkpoint.agent_event_handler import AgentEventHandler
-from hyperpod_kit.checkpoint.caller_guard import CallerGuard
-from hyperpod_kit.checkpoint.collectives import Ranks
-from hyperpod_kit.checkpoint.handle import Handle, SaveState
-from hyperpod_kit.checkpoint.partner_link import PartnerLink
-from hyperpod_kit.checkpoint.preemption_signal import REQUEUE_EXIT_CODE, PreemptionSignal
-from hyperpod_kit.checkpoint.recovered_snapshots import RecoveredSnapshots
-from hyperpod_kit.checkpoint.replica_check import ReplicaCheck
+from hyperpod_kit.checkpoint.agent.wire.channel import JsonMessage
+from hyperpod_kit.checkpoint.agent_client import open_managers, startup
+from hyperpod_kit.checkpoint.agent_client.partner_link import PartnerLink
+from hyperpod_kit.checkpoint.capture import root_capacity
+from hyperpod_kit.checkpoint.capture.replica_check import ReplicaCheck
+from hyperpod_kit.checkpoint.capture.save_ids import SaveIds
+from hyperpod_kit.checkpoint.capture.slots import SlotPool
+from hyperpod_kit.checkpoint.capture.staging import OnBusy, Staging
+from hyperpod_kit.checkpoint.codec import ambient
+from hyperpod_kit.checkpoint.ranks.collectives import Ranks
 from hyperpod_kit.checkpoint.repository import policy
-from hyperpod_kit.checkpoint.restore_progress import ProgressCallback, callback_with_activity
-from hyperpod_kit.checkpoint.results import CheckpointInfo, Fresh, Restored
-from hyperpod_kit.checkpoint.save_ids import SaveIds
-from hyperpod_kit.checkpoint.saves import Saves, log
-from hyperpod_kit.checkpoint.slots import SlotPool
-from hyperpod_kit.checkpoint.staging import OnBusy, Staging
-from hyperpod_kit.checkpoint.state import State
+from hyperpod_kit.checkpoint.restore.recovered_snapshots import RecoveredSnapshots
+from hyperpod_kit.checkpoint.restore.results import CheckpointInfo, Fresh, Restored
+from hyperpod_kit.checkpoint.run import started_loaders
+from hyperpod_kit.checkpoint.run.agent_event_handler import AgentEventHandler
+from hyperpod_kit.checkpoint.run.caller_guard import CallerGuard
+from hyperpod_kit.checkpoint.run.user_policy import UserPolicy
+from hyperpod_kit.checkpoint.saves import arguments, save_schedule
+from hyperpod_kit.checkpoint.saves.handle import Handle, SaveState
+from hyperpod_kit.checkpoint.saves.preemption_signal import REQUEUE_EXIT_CODE, PreemptionSignal
+from hyperpod_kit.checkpoint.saves.saves import Saves, log
+from hyperpod_kit.checkpoint.state.state import State
 from hyperpod_kit.checkpoint.tiers.base import STORAGE
-from hyperpod_kit.checkpoint.user_policy import UserPolicy
+from hyperpod_kit.checkpoint.transfer import load, memory_copy
+from hyperpod_kit.checkpoint.transfer.restore_progress import ProgressCallback, callback_with_activity
 from hyperpod_kit.errors import CheckpointError, StateNotSerializable
 from hyperpod_kit.renamed import renamed_arguments, renamed_fields
 from hyperpod_kit.slurm.phase import Phase

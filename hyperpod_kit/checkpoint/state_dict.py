@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 
-from hyperpod_kit.checkpoint import codec, fsdp1, optimizer, optimizer_state, sharding
-from hyperpod_kit.checkpoint.collectives import Ranks
-from hyperpod_kit.checkpoint.fitting import Filling
-from hyperpod_kit.checkpoint.state import State
-from hyperpod_kit.checkpoint.submeshes import TensorLayout
-from hyperpod_kit.checkpoint.tensors import Collector, StateTensors, TensorUse, WalkCache
+from hyperpod_kit.checkpoint.codec import codec, sharding
+from hyperpod_kit.checkpoint.ranks.collectives import Ranks
+from hyperpod_kit.checkpoint.ranks.submeshes import TensorLayout
+from hyperpod_kit.checkpoint.state import fsdp1, optimizer, optimizer_state
+from hyperpod_kit.checkpoint.state.fitting import Filling
+from hyperpod_kit.checkpoint.state.state import State
+from hyperpod_kit.checkpoint.state.tensors import Collector, StateTensors, TensorUse, WalkCache
 from hyperpod_kit.errors import CheckpointError
 
 _RESERVED = frozenset({"classes", "held", "records", "rng", "save"})

@@ -7,7 +7,7 @@ from typing import Optional
 
 import click
 
-from hyperpod_kit.cli.output import print_unchanged_unless_terminal
+from hyperpod_kit.cli.terminal.output import print_unchanged_unless_terminal
 
 SHELLS = ("bash", "zsh", "fish")
 

@@ -1,4 +1,4 @@
-"""The command line: the table of commands. cli/command_ending.py turns errors into sentences and exit codes."""
+"""The command line: the table of commands. terminal/command_ending.py turns errors into sentences and exit codes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Optional, Sequence
 
 import click
 
-from hyperpod_kit.cli.command_ending import run_reporting_errors
-from hyperpod_kit.cli.lazy import CommandEntry, LazyGroup
+from hyperpod_kit.cli.terminal.command_ending import run_reporting_errors
+from hyperpod_kit.cli.terminal.lazy import CommandEntry, LazyGroup
 from hyperpod_kit.ending import restore_sigint_if_ignored
 from hyperpod_kit.exit_codes import SUMMARY, ExitCode
 from hyperpod_kit.version import version
@@ -18,44 +18,64 @@ PROGRAM = "hyperpod-kit"
 _C = "hyperpod_kit.cli"
 SECTIONS = {
     "Configuration and bundle": {
-        "init": CommandEntry(f"{_C}.init_command:init", "Write a configuration to start from."),
-        "config": CommandEntry(f"{_C}.config_group:config", "Show the effective configuration, or its JSON Schema."),
-        "validate": CommandEntry(f"{_C}.validate_command:validate", "Check a configuration, offline or against AWS."),
-        "policy": CommandEntry(f"{_C}.policy_command:policy", "The least IAM policies of the nodes' role."),
-        "infra": CommandEntry(f"{_C}.infra_commands:infra", "A template of network, storage and roles."),
-        "describe-package": CommandEntry(
-            f"{_C}.package_command:describe_package", "Print the configuration entry for a client .deb."
+        "init": CommandEntry(f"{_C}.bundle.init_command:init", "Write a configuration to start from."),
+        "config": CommandEntry(
+            f"{_C}.bundle.config_group:config", "Show the effective configuration, or its JSON Schema."
         ),
-        "render": CommandEntry(f"{_C}.bundle_commands:render", "Write the lifecycle bundle to a directory."),
-        "diff": CommandEntry(f"{_C}.diff_command:diff", "Compare the configuration with S3 and with what nodes run."),
-        "upload": CommandEntry(f"{_C}.bundle_commands:upload", "Put the lifecycle bundle into its bucket."),
+        "validate": CommandEntry(
+            f"{_C}.bundle.validate_command:validate", "Check a configuration, offline or against AWS."
+        ),
+        "policy": CommandEntry(f"{_C}.bundle.policy_command:policy", "The least IAM policies of the nodes' role."),
+        "infra": CommandEntry(f"{_C}.bundle.infra_commands:infra", "A template of network, storage and roles."),
+        "describe-package": CommandEntry(
+            f"{_C}.bundle.package_command:describe_package", "Print the configuration entry for a client .deb."
+        ),
+        "render": CommandEntry(f"{_C}.bundle.bundle_commands:render", "Write the lifecycle bundle to a directory."),
+        "diff": CommandEntry(
+            f"{_C}.nodes.diff_command:diff", "Compare the configuration with S3 and with what nodes run."
+        ),
+        "upload": CommandEntry(f"{_C}.bundle.bundle_commands:upload", "Put the lifecycle bundle into its bucket."),
     },
     "Cluster": {
-        "create-cluster": CommandEntry(f"{_C}.cluster_commands:create_cluster", "Create the cluster."),
+        "create-cluster": CommandEntry(f"{_C}.cluster.cluster_commands:create_cluster", "Create the cluster."),
         "update-cluster": CommandEntry(
-            f"{_C}.update_command:update_cluster", "Bring the cluster to the configuration."
+            f"{_C}.cluster.update_command:update_cluster", "Bring the cluster to the configuration."
         ),
         "update-software": CommandEntry(
-            f"{_C}.software_command:update_software", "Give nodes a newer AMI; they are set up anew."
+            f"{_C}.cluster.software_command:update_software", "Give nodes a newer AMI; they are set up anew."
         ),
-        "wait": CommandEntry(f"{_C}.cluster_commands:wait", "Wait until every node runs."),
-        "describe-cluster": CommandEntry(f"{_C}.cluster_commands:describe_cluster", "Status, groups and failures."),
-        "list-clusters": CommandEntry(f"{_C}.list_commands:list_clusters", "Every cluster of a region."),
+        "wait": CommandEntry(f"{_C}.cluster.cluster_commands:wait", "Wait until every node runs."),
+        "describe-cluster": CommandEntry(
+            f"{_C}.cluster.cluster_commands:describe_cluster", "Status, groups and failures."
+        ),
+        "list-clusters": CommandEntry(f"{_C}.cluster.list_commands:list_clusters", "Every cluster of a region."),
         "list-cluster-nodes": CommandEntry(
-            f"{_C}.list_commands:list_cluster_nodes", "Every node with its address and state."
+            f"{_C}.cluster.list_commands:list_cluster_nodes", "Every node with its address and state."
         ),
-        "replace-node": CommandEntry(f"{_C}.node_commands:replace_node", "Replace nodes by fresh ones."),
-        "reboot-node": CommandEntry(f"{_C}.node_commands:reboot_node", "Restart nodes; what is on their disks stays."),
-        "delete-node": CommandEntry(f"{_C}.node_commands:delete_node", "Delete nodes; nothing takes their place."),
-        "events": CommandEntry(f"{_C}.events_command:events", "What HyperPod did and what failed, with its reasons."),
-        "connect": CommandEntry(f"{_C}.connect_command:connect", "A shell on a node, by an SSM session or ssh."),
-        "delete-cluster": CommandEntry(f"{_C}.cluster_commands:delete_cluster", "Delete the cluster and its nodes."),
-        "validate-mounts": CommandEntry(f"{_C}.mounts_command:validate_mounts", "Check every mount on every node."),
-        "diagnose": CommandEntry(f"{_C}.diagnose_command:diagnose", "Why a node is not well, and what to do about it."),
+        "replace-node": CommandEntry(f"{_C}.cluster.node_commands:replace_node", "Replace nodes by fresh ones."),
+        "reboot-node": CommandEntry(
+            f"{_C}.cluster.node_commands:reboot_node", "Restart nodes; what is on their disks stays."
+        ),
+        "delete-node": CommandEntry(
+            f"{_C}.cluster.node_commands:delete_node", "Delete nodes; nothing takes their place."
+        ),
+        "events": CommandEntry(
+            f"{_C}.cluster.events_command:events", "What HyperPod did and what failed, with its reasons."
+        ),
+        "connect": CommandEntry(f"{_C}.nodes.connect_command:connect", "A shell on a node, by an SSM session or ssh."),
+        "delete-cluster": CommandEntry(
+            f"{_C}.cluster.cluster_commands:delete_cluster", "Delete the cluster and its nodes."
+        ),
+        "validate-mounts": CommandEntry(
+            f"{_C}.nodes.mounts_command:validate_mounts", "Check every mount on every node."
+        ),
+        "diagnose": CommandEntry(
+            f"{_C}.nodes.diagnose_command:diagnose", "Why a node is not well, and what to do about it."
+        ),
     },
     "Users": {
         "users": CommandEntry(
-            f"{_C}.users_commands:users", "Homes on EFS: access points and the file system's policy."
+            f"{_C}.cluster.users_commands:users", "Homes on EFS: access points and the file system's policy."
         ),
     },
     "Jobs and checkpoints": {
@@ -94,7 +114,7 @@ ELSEWHERE = {
 
 def _print_version_and_exit(context: click.Context, _: click.Parameter, is_requested: bool) -> None:
     if is_requested and not context.resilient_parsing:
-        from hyperpod_kit.cli.output import print_text
+        from hyperpod_kit.cli.terminal.output import print_text
 
         print_text(f"{PROGRAM}, version {version()}")
         context.exit()

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from hyperpod_kit.checkpoint.cli import WITH_TORCH
-from hyperpod_kit.cli.lazy import Passthrough
+from hyperpod_kit.cli.terminal.lazy import Passthrough
 
-job = Passthrough("job", "hyperpod_kit.job.cli:main", {"": "hyperpod_kit.job.parser:build_parser"})
+job = Passthrough("job", "hyperpod_kit.job.cli:main", {"": "hyperpod_kit.job.program.parser:build_parser"})
 checkpoint = Passthrough(
     "checkpoint",
     "hyperpod_kit.checkpoint.cli:main",

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import click
 
-from hyperpod_kit.cli.storage_audit_commands import audit
-from hyperpod_kit.cli.storage_bench_command import bench
-from hyperpod_kit.cli.storage_plan_command import plan
-from hyperpod_kit.cli.storage_preload_command import preload
-from hyperpod_kit.cli.storage_quota_commands import quota
-from hyperpod_kit.cli.storage_request_commands import request, requests
-from hyperpod_kit.cli.storage_tier_command import tier
-from hyperpod_kit.cli.storage_usage_command import usage
+from hyperpod_kit.cli.storage.storage_audit_commands import audit
+from hyperpod_kit.cli.storage.storage_bench_command import bench
+from hyperpod_kit.cli.storage.storage_plan_command import plan
+from hyperpod_kit.cli.storage.storage_preload_command import preload
+from hyperpod_kit.cli.storage.storage_quota_commands import quota
+from hyperpod_kit.cli.storage.storage_request_commands import request, requests
+from hyperpod_kit.cli.storage.storage_tier_command import tier
+from hyperpod_kit.cli.storage.storage_usage_command import usage
 
 
 @click.group()

@@ -17,7 +17,7 @@ from hyperpod_kit.bundle.stored import THREADS
 from hyperpod_kit.bundle.upload import require_uploaded
 from hyperpod_kit.cluster import update
 from hyperpod_kit.config.emit import build_create_cluster_request
-from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.errors import AwsError, ClusterError, ConfigError
 
 

@@ -10,10 +10,11 @@ import re
 from pathlib import Path
 from typing import Any, Iterator
 
-from hyperpod_kit.config import access_points, document
-from hyperpod_kit.config.decode import decode_settings
+from hyperpod_kit.config.decoding.decode import decode_settings
 from hyperpod_kit.config.load import load
-from hyperpod_kit.config.schema_recorder import KeyPath, KeyRead, build_effective_values
+from hyperpod_kit.config.reading import document
+from hyperpod_kit.config.settings import access_points
+from hyperpod_kit.config.settings.schema_recorder import KeyPath, KeyRead, build_effective_values
 
 _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./@=-]*")
 _NOT_TEXT = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}

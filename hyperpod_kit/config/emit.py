@@ -12,7 +12,7 @@ import json
 from typing import Any, Optional
 
 from hyperpod_kit.config.mounts.registry import FORMS
-from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.model.cluster import ClusterSpec, InstanceGroup, Vpc
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.states import LifecycleMode, Role

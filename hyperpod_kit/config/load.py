@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Iterable
 
-from hyperpod_kit.config import access_points, document, text_checks
-from hyperpod_kit.config.decode import decode_settings
-from hyperpod_kit.config.findings import Finding, is_key_path_at_or_inside, select_errors
-from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.config.source_map import SourceMap
+from hyperpod_kit.config.decoding.decode import decode_settings
+from hyperpod_kit.config.reading import document, text_checks
+from hyperpod_kit.config.reading.source_map import SourceMap
+from hyperpod_kit.config.settings import access_points
+from hyperpod_kit.config.settings.findings import Finding, is_key_path_at_or_inside, select_errors
+from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.config.validate import validate
 from hyperpod_kit.errors import ConfigError
 

@@ -12,9 +12,9 @@ from typing import Any, Iterator
 
 from hyperpod_kit.aws import regions, request_shape
 from hyperpod_kit.config.emit import build_create_cluster_request
-from hyperpod_kit.config.fields import fits_field_pattern_if_any
-from hyperpod_kit.config.findings import INFO, WARNING, Finding
-from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.config.fields.fields import fits_field_pattern_if_any
+from hyperpod_kit.config.settings.findings import INFO, WARNING, Finding
+from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.extras import requirements_install_command
 
 AT = "hyperpod_kit.cluster"

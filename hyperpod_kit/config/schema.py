@@ -1,7 +1,7 @@
 """The JSON Schema of the configuration, for editors: asked from the decoder, so that it cannot be another format.
 
 The decoder is run on a document that grows until it has asked for every key there is. Descriptions come from
-config/fields.py, limits and lists of values from the service model of the installed botocore.
+config/fields/fields.py, limits and lists of values from the service model of the installed botocore.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import copy
 from typing import Any, Iterator
 
 from hyperpod_kit.aws import request_shape
-from hyperpod_kit.config.decode import decode_settings
-from hyperpod_kit.config.field import Field
-from hyperpod_kit.config.fields import field_at
-from hyperpod_kit.config.schema_recorder import MOUNTS, KeyPath, KeyRead
+from hyperpod_kit.config.decoding.decode import decode_settings
+from hyperpod_kit.config.fields.fields import field_at
+from hyperpod_kit.config.settings.field import Field
+from hyperpod_kit.config.settings.schema_recorder import MOUNTS, KeyPath, KeyRead
 from hyperpod_kit.model.mounts.kinds import KINDS
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

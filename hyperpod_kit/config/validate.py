@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Callable, Iterable
 
-from hyperpod_kit.config.findings import INFO, Finding, is_key_path_at_or_inside
 from hyperpod_kit.config.mounts.registry import FORMS
 from hyperpod_kit.config.request_rules import find_create_cluster_refusals
 from hyperpod_kit.config.rules import (
@@ -31,7 +30,8 @@ from hyperpod_kit.config.rules import (
     steps,
     users,
 )
-from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.config.settings.findings import INFO, Finding, is_key_path_at_or_inside
+from hyperpod_kit.config.settings.settings import Settings
 
 Rule = Callable[[Settings], Iterable[Finding]]
 

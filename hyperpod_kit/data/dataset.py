@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from hyperpod_kit.data.bijection import Numbers
-from hyperpod_kit.data.block_cuts import BlockCuts
-from hyperpod_kit.data.deduplication import unique_with_counts
-from hyperpod_kit.data.default_order import RowGroups
 from hyperpod_kit.data.formats import json_lines
 from hyperpod_kit.data.formats.lines import LineReader, has_json_name
 from hyperpod_kit.data.formats.parquet import ParquetReader
 from hyperpod_kit.data.formats.table import RecordReader, import_format_module
 from hyperpod_kit.data.index.layout import IndexedFile, SampleIndex
+from hyperpod_kit.data.numbers.bijection import Numbers
+from hyperpod_kit.data.numbers.deduplication import unique_with_counts
+from hyperpod_kit.data.order.block_cuts import BlockCuts
+from hyperpod_kit.data.order.default_order import RowGroups
 from hyperpod_kit.data.reading import freed_memory
 from hyperpod_kit.data.reading.bounded import REPLY_SECONDS
 from hyperpod_kit.data.reading.chunks import DiskCache

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hyperpod_kit.data.bijection import permute
 from hyperpod_kit.data.dataset import IndexedDataset
-from hyperpod_kit.data.deduplication import unique_values
 from hyperpod_kit.data.index.layout import SampleIndex
-from hyperpod_kit.data.order import SampleOrder
+from hyperpod_kit.data.numbers.bijection import permute
+from hyperpod_kit.data.numbers.deduplication import unique_values
+from hyperpod_kit.data.order.order import SampleOrder
 
 BATCH = 1024
 PARTS = 256

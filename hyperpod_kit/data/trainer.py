@@ -17,8 +17,8 @@ from typing import Any
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_callback import ExportableState
 
-from hyperpod_kit.data.loader import ElasticLoader
-from hyperpod_kit.data.position import Last
+from hyperpod_kit.data.loading.loader import ElasticLoader
+from hyperpod_kit.data.loading.position import Last
 from hyperpod_kit.errors import CheckpointError, Untrusted
 from hyperpod_kit.untrusted import files, parse
 

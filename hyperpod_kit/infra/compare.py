@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Iterable, Iterator, Sequence
 
-from hyperpod_kit.config.findings import Finding
-from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.config.settings.findings import Finding
+from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.infra.part import TemplatePart
 from hyperpod_kit.preflight.check import run_all_preflight_checks
 from hyperpod_kit.preflight.facts import AccountFacts

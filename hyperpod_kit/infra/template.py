@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Callable, Iterator, Optional
 
-from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.errors import UsageError
-from hyperpod_kit.infra import buckets, efs, fsx, roles
-from hyperpod_kit.infra.groups import security_groups_part
-from hyperpod_kit.infra.network import network_part
 from hyperpod_kit.infra.part import TemplatePart
+from hyperpod_kit.infra.resources import buckets, efs, fsx, roles
+from hyperpod_kit.infra.resources.groups import security_groups_part
+from hyperpod_kit.infra.resources.network import network_part
 from hyperpod_kit.preflight.aws_facts import fsx as fsx_queries
 from hyperpod_kit.preflight.aws_facts import shared
 from hyperpod_kit.preflight.mounts.registry import INQUIRIES

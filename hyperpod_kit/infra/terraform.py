@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Mapping
+from dataclasses import dataclass
+from typing import Any, Callable, Mapping, Optional
 
 from hyperpod_kit.infra.part import Resource, TemplatePart
-from hyperpod_kit.infra.terraform_types import ATTRIBUTES, TYPES
 
 PSEUDO = {
     "AWS::AccountId": "data.aws_caller_identity.current.account_id",
@@ -114,3 +114,214 @@ def _variable_from_parameter(parameter: Mapping[str, Any]) -> dict[str, Any]:
 def _to_snake_case(name: str) -> str:
     """Convert `NodesFromStorage988` to `nodes_from_storage988`."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+# CloudFormation's types of resources as Terraform's: hashicorp/aws, version 6.
+
+Properties = Mapping[str, Any]
+"""Of the resource, with Terraform's expressions in place of references."""
+
+
+@dataclass(frozen=True)
+class TfResource:
+    """`kind`.`label` with its arguments. `first`: what others refer to by CloudFormation's one name."""
+
+    kind: str
+    label: str
+    arguments: Mapping[str, Any]
+    first: bool = True
+
+
+Translation = Callable[[str, Properties], list[TfResource]]
+
+ATTRIBUTES = {
+    ("AWS::EC2::EIP", "AllocationId"): "allocation_id",
+    ("AWS::FSx::FileSystem", "DNSName"): "dns_name",
+    ("AWS::FSx::FileSystem", "LustreMountName"): "mount_name",
+    ("AWS::FSx::FileSystem", "RootVolumeId"): "root_volume_id",
+    ("AWS::IAM::Role", "Arn"): "arn",
+    ("AWS::IAM::Role", "Ref"): "name",
+    ("AWS::S3::Bucket", "Ref"): "bucket",
+}
+"""(type, attribute) -> Terraform's attribute; `id` for all others."""
+
+
+def _one_to_one_translation(kind: str, **argument_names: str) -> Translation:
+    """Return a translation to one resource with the same arguments.
+
+    `argument_names`: property -> argument where it is not its snake case.
+    """
+
+    def translated(label: str, properties: Properties) -> list[TfResource]:
+        return [TfResource(kind, label, _terraform_arguments(properties, argument_names))]
+
+    return translated
+
+
+def _terraform_arguments(properties: Properties, argument_names: Optional[Mapping[str, str]] = None) -> dict[str, Any]:
+    argument_names = argument_names or {}
+    made: dict[str, Any] = {}
+    for key, value in properties.items():
+        if key in ("Tags", "FileSystemTags", "AccessPointTags"):
+            made["tags"] = {tag["Key"]: tag["Value"] for tag in value}
+        else:
+            made[argument_names.get(key, _snake_case(key))] = _with_snake_case_keys(value)
+    return made
+
+
+def _with_snake_case_keys(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {_snake_case(key): _with_snake_case_keys(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_with_snake_case_keys(item) for item in value]
+    return value
+
+
+def _snake_case(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+
+
+def _translate_security_group(label: str, properties: Properties) -> list[TfResource]:
+    """Return the group and its rule to everywhere as two resources: rules within the group and beside it exclude
+    each other."""
+    given = dict(properties)
+    given.pop("SecurityGroupEgress", None)
+    return [
+        TfResource("aws_security_group", label, _terraform_arguments(given, {"GroupDescription": "description"})),
+        TfResource(
+            "aws_vpc_security_group_egress_rule",
+            f"{label}_out",
+            {
+                "security_group_id": f"${{aws_security_group.{label}.id}}",
+                "ip_protocol": "-1",
+                "cidr_ipv4": "0.0.0.0/0",
+            },
+            first=False,
+        ),
+    ]
+
+
+def _security_group_rule_translation(direction: str, peer_property: str) -> Translation:
+    return _one_to_one_translation(
+        f"aws_vpc_security_group_{direction}_rule",
+        GroupId="security_group_id",
+        **{peer_property: "referenced_security_group_id"},
+    )
+
+
+def _translate_efs_file_system(label: str, properties: Properties) -> list[TfResource]:
+    given = dict(properties)
+    policy = given.pop("FileSystemPolicy", None)
+    made = [TfResource("aws_efs_file_system", label, _terraform_arguments(given))]
+    if policy is not None:
+        arguments = {"file_system_id": f"${{aws_efs_file_system.{label}.id}}", "policy": policy}
+        made.append(TfResource("aws_efs_file_system_policy", label, arguments, first=False))
+    return made
+
+
+def _translate_access_point(label: str, properties: Properties) -> list[TfResource]:
+    given = dict(properties)
+    root = given.pop("RootDirectory", {})
+    made = _terraform_arguments(given)
+    made["root_directory"] = {
+        "path": root.get("Path"),
+        "creation_info": {_snake_case(key): value for key, value in root.get("CreationInfo", {}).items()},
+    }
+    return [TfResource("aws_efs_access_point", label, made)]
+
+
+def _translate_fsx_file_system(label: str, properties: Properties) -> list[TfResource]:
+    """Return the file system in Terraform's type for its kind, where CloudFormation has one type with a block
+    for each kind."""
+    given = dict(properties)
+    lustre = given.pop("LustreConfiguration", None)
+    zfs = given.pop("OpenZFSConfiguration", None)
+    given.pop("FileSystemType", None)
+    kind = "aws_fsx_lustre_file_system"
+    if zfs is not None:
+        kind = "aws_fsx_openzfs_file_system"
+    return [TfResource(kind, label, _terraform_arguments({**given, **(lustre or zfs or {})}))]
+
+
+def _translate_openzfs_volume(label: str, properties: Properties) -> list[TfResource]:
+    given = dict(properties)
+    zfs = given.pop("OpenZFSConfiguration", {})
+    given.pop("VolumeType", None)
+    return [TfResource("aws_fsx_openzfs_volume", label, _terraform_arguments({**given, **zfs}))]
+
+
+def _translate_bucket(label: str, properties: Properties) -> list[TfResource]:
+    """Return the bucket and, as Terraform wants it, a resource for each of its properties."""
+    given = dict(properties)
+    made = [TfResource("aws_s3_bucket", label, {"bucket": given.get("BucketName")})]
+
+    def further(kind: str, **arguments: Any) -> None:
+        of = {"bucket": f"${{aws_s3_bucket.{label}.id}}", **arguments}
+        made.append(TfResource(f"aws_s3_bucket_{kind}", label, of, first=False))
+
+    if "VersioningConfiguration" in given:
+        further("versioning", versioning_configuration={"status": given["VersioningConfiguration"]["Status"]})
+    if "BucketEncryption" in given:
+        rules = given["BucketEncryption"]["ServerSideEncryptionConfiguration"]
+        default = {"sse_algorithm": rules[0]["ServerSideEncryptionByDefault"]["SSEAlgorithm"]}
+        further("server_side_encryption_configuration", rule={"apply_server_side_encryption_by_default": default})
+    if "OwnershipControls" in given:
+        further(
+            "ownership_controls", rule={"object_ownership": given["OwnershipControls"]["Rules"][0]["ObjectOwnership"]}
+        )
+    if "PublicAccessBlockConfiguration" in given:
+        further("public_access_block", **_with_snake_case_keys(given["PublicAccessBlockConfiguration"]))
+    for rule in given.get("LifecycleConfiguration", {}).get("Rules", []):
+        unfinished = _with_snake_case_keys(rule["AbortIncompleteMultipartUpload"])
+        further(
+            "lifecycle_configuration",
+            rule={
+                "id": rule["Id"],
+                "status": rule["Status"],
+                "filter": {},
+                "abort_incomplete_multipart_upload": unfinished,
+            },
+        )
+    return made
+
+
+def _translate_directory_bucket(label: str, properties: Properties) -> list[TfResource]:
+    given = properties
+    arguments = {
+        "bucket": given.get("BucketName"),
+        "location": {"name": given.get("LocationName")},
+        "data_redundancy": given.get("DataRedundancy"),
+    }
+    return [TfResource("aws_s3_directory_bucket", label, arguments)]
+
+
+TYPES: dict[str, Translation] = {
+    "AWS::EC2::VPC": _one_to_one_translation("aws_vpc"),
+    "AWS::EC2::InternetGateway": _one_to_one_translation("aws_internet_gateway"),
+    "AWS::EC2::VPCGatewayAttachment": _one_to_one_translation("aws_internet_gateway_attachment"),
+    "AWS::EC2::Subnet": _one_to_one_translation("aws_subnet"),
+    "AWS::EC2::EIP": _one_to_one_translation("aws_eip"),
+    "AWS::EC2::NatGateway": _one_to_one_translation("aws_nat_gateway"),
+    "AWS::EC2::RouteTable": _one_to_one_translation("aws_route_table"),
+    "AWS::EC2::Route": _one_to_one_translation("aws_route"),
+    "AWS::EC2::SubnetRouteTableAssociation": _one_to_one_translation("aws_route_table_association"),
+    "AWS::EC2::VPCEndpoint": _one_to_one_translation("aws_vpc_endpoint"),
+    "AWS::EC2::SecurityGroup": _translate_security_group,
+    "AWS::EC2::SecurityGroupIngress": _security_group_rule_translation("ingress", "SourceSecurityGroupId"),
+    "AWS::EC2::SecurityGroupEgress": _security_group_rule_translation("egress", "DestinationSecurityGroupId"),
+    "AWS::EFS::FileSystem": _translate_efs_file_system,
+    "AWS::EFS::MountTarget": _one_to_one_translation("aws_efs_mount_target"),
+    "AWS::EFS::AccessPoint": _translate_access_point,
+    "AWS::FSx::FileSystem": _translate_fsx_file_system,
+    "AWS::FSx::Volume": _translate_openzfs_volume,
+    "AWS::S3::Bucket": _translate_bucket,
+    "AWS::S3::BucketPolicy": _one_to_one_translation("aws_s3_bucket_policy", PolicyDocument="policy"),
+    "AWS::S3Express::DirectoryBucket": _translate_directory_bucket,
+    "AWS::IAM::Role": _one_to_one_translation(
+        "aws_iam_role", RoleName="name", AssumeRolePolicyDocument="assume_role_policy"
+    ),
+    "AWS::IAM::RolePolicy": _one_to_one_translation(
+        "aws_iam_role_policy", RoleName="role", PolicyName="name", PolicyDocument="policy"
+    ),
+}
+"""Every type that parts have."""

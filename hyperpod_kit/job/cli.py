@@ -14,7 +14,7 @@ from typing import Callable, Dict, List, Optional, Sequence, Tuple
 from hyperpod_kit import ending
 from hyperpod_kit.environment import HPK_CHECKPOINT_ROOT, HPK_FRESH
 from hyperpod_kit.errors import JobError, UsageError
-from hyperpod_kit.job import parser
+from hyperpod_kit.job.program import parser
 from hyperpod_kit.job.run import command as run_command
 from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.slurm import control
@@ -47,7 +47,7 @@ def _perform(argv: Optional[Sequence[str]]) -> int:
     if args.verb == "goodput":
         return _goodput(args)
     if args.verb in ("status", "lint", "doctor", "sweep"):
-        from hyperpod_kit.job import cli_look
+        from hyperpod_kit.job.program import cli_look
 
         return cli_look.main(args)
     return _print_task_prolog_of_shared_decision()

@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
     """Run the `hyperpod-kit node` command that argv names, and return its exit code. Raises HyperpodKitError."""
     if list(argv) == ["health"]:
         # What the timer runs for as long as a mount does not serve: a parser alone would be a tenth of its cost.
-        from hyperpod_kit.node.mount_commands import run_health_check_and_print
+        from hyperpod_kit.node.commands.mount_commands import run_health_check_and_print
 
         return run_health_check_and_print(as_json=False)
     args = build_parser().parse_args(list(argv))
@@ -51,7 +51,7 @@ def query_peers_command(args: argparse.Namespace) -> int:
 
 
 def print_audited_actions_command(args: argparse.Namespace) -> int:
-    from hyperpod_kit.node import actions
+    from hyperpod_kit.node.commands import actions
 
     return actions.print_audited_actions_command(args)
 
@@ -84,8 +84,8 @@ def build_parser() -> argparse.ArgumentParser:
     import argparse
 
     from hyperpod_kit.model.states import LIFECYCLE_MODES
-    from hyperpod_kit.node import creation_commands as creation
-    from hyperpod_kit.node import mount_commands as mounts
+    from hyperpod_kit.node.commands import creation_commands as creation
+    from hyperpod_kit.node.commands import mount_commands as mounts
 
     parser = argparse.ArgumentParser(prog="hyperpod-kit node", description="Work on this node.")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)

@@ -8,26 +8,77 @@ from __future__ import annotations
 
 from typing import Tuple
 
-from hyperpod_kit.node import (
+from hyperpod_kit.node.clients import install as clients
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.step import SCRIPTED, Planned, Step, StepOutcome
+from hyperpod_kit.node.mounts import bring_up
+from hyperpod_kit.node.optional import (
+    accounting,
+    device_checks,
+    docker,
+    enroot,
+    log_rotation,
+    login_message,
+    node_exporter,
+    pam_slurm_adopt,
+    podman,
+    pyxis,
+    ssh_between_nodes,
+    sssd,
+)
+from hyperpod_kit.node.optional.optional_step import OptionalStep, steps_to_undo, undo_leftovers
+from hyperpod_kit.node.packets import packet_rules
+from hyperpod_kit.node.secrets import secret_files as secrets
+from hyperpod_kit.node.setup import (
     containers,
     fuse_conf,
     groups,
     homes,
     kit_units,
     logind,
-    packet_rules,
     remove_stale,
     scripts,
     shares,
     users,
     wait_for_dns,
 )
-from hyperpod_kit.node.clients import install as clients
-from hyperpod_kit.node.mounts import bring_up
-from hyperpod_kit.node.optional import accounting, registry
-from hyperpod_kit.node.secrets import secret_files as secrets
 from hyperpod_kit.node.slurm import controller, plugin, worker
-from hyperpod_kit.node.step import Planned
+
+# All optional steps, and the step that takes back those that the configuration has no more.
+
+AFTER_MOUNTS_STEPS: Tuple[OptionalStep, ...] = (
+    log_rotation.STEP,
+    login_message.STEP,
+    node_exporter.STEP,
+    ssh_between_nodes.STEP,
+    docker.STEP,
+    podman.STEP,
+    enroot.STEP,
+    pyxis.STEP,
+    sssd.STEP,
+    pam_slurm_adopt.STEP,
+    device_checks.STEP,
+)
+"""Those that run in this order when all mounts are there; the two of accounting run around Slurm's own steps."""
+
+ALL: Tuple[OptionalStep, ...] = (*AFTER_MOUNTS_STEPS, accounting.DATABASE_STEP, accounting.STEP)
+
+
+def _undo_switched_off(node: Node) -> StepOutcome:
+    done = undo_leftovers(node, ALL)
+    return StepOutcome(bool(done), "; ".join(done))
+
+
+def _describe_pending_undo(node: Node) -> str:
+    names = [step.name for step in steps_to_undo(node, ALL)]
+    if names:
+        return f"take back {', '.join(names)}"
+    return ""
+
+
+# After Slurm has been told: slurmdbd rests once slurmctld asks it no more.
+OFF_STEP = Step("switched-off", _undo_switched_off, _describe_pending_undo, required=False, modes=SCRIPTED)
+
 
 STEPS: Tuple[Planned, ...] = (
     wait_for_dns.STEP,
@@ -46,7 +97,7 @@ STEPS: Tuple[Planned, ...] = (
     shares.STEP,
     kit_units.TIMERS_STEP,
     # Those that hyperpod_kit.steps asks for, here and below.
-    *registry.AFTER_MOUNTS_STEPS,
+    *AFTER_MOUNTS_STEPS,
     scripts.AFTER_MOUNTS_STEPS,
     # Always: enroot may be installed later, and does nothing with it until then.
     containers.STEP,
@@ -59,6 +110,6 @@ STEPS: Tuple[Planned, ...] = (
     controller.STEP,
     worker.STEP,
     # Those that it asks for no more.
-    registry.OFF_STEP,
+    OFF_STEP,
     scripts.AFTER_SLURM_STEPS,
 )

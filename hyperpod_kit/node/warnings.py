@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import List, Mapping, Optional
 
-from hyperpod_kit.node import packet_rules
-from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.health import record as health_record
+from hyperpod_kit.node.machine.context import Node
 from hyperpod_kit.node.mounts.protect import find_unprotected
+from hyperpod_kit.node.packets import packet_rules
 
 
 def warning_lines_about_node(node: Node, access_refusals: Optional[Mapping[str, str]] = None) -> List[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Callable, Iterable
 
-from hyperpod_kit.config.findings import Finding
-from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.config.settings.findings import Finding
+from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.preflight.checks import buckets, fsx, groups, limits, network, not_queried, role, shared
 from hyperpod_kit.preflight.facts import AccountFacts
 from hyperpod_kit.preflight.mounts.registry import INQUIRIES

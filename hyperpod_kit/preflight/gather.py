@@ -11,7 +11,7 @@ from typing import Any, Callable, Hashable, Mapping, TypeVar
 
 from hyperpod_kit.aws import iam
 from hyperpod_kit.aws.back_off import retry_while_throttled
-from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.preflight import placement
 from hyperpod_kit.preflight.aws_facts import buckets, fsx, limits, network, role, shared
 from hyperpod_kit.preflight.aws_facts.client import QueryClient

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Iterable, Optional, Sequence
 
-from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.model.cluster import InstanceGroup, Vpc
 from hyperpod_kit.model.mounts.base import Mount
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import Iterator
 
-from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.config.sourced import SourcedMount
+from hyperpod_kit.config.settings.settings import Settings
+from hyperpod_kit.config.settings.sourced import SourcedMount
 from hyperpod_kit.model.secrets import ARN
 from hyperpod_kit.preflight.mounts.registry import INQUIRIES
 from hyperpod_kit.preflight.permission import Account, Permission, sid_part_from_name

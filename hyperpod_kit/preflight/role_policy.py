@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Iterable, Mapping
 
 from hyperpod_kit.aws.policies import VERSION, statements, to_compact_json
-from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.preflight.permission import Permission
 from hyperpod_kit.preflight.placement import NodeRole
 

@@ -7,7 +7,7 @@ from typing import Optional, Sequence
 
 from hyperpod_kit.aws.sagemaker import SageMaker
 from hyperpod_kit.cluster.nodes import ClusterNode, list_nodes
-from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.errors import ClusterError, UsageError
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.states import Role

@@ -44,7 +44,7 @@ def open_for_atomic_replace(
 def _open_replacement_in(
     directory_fd: int, name: str, mode: Optional[int], *, owner: Optional[Tuple[int, int]] = None, durable: bool
 ) -> Iterator[BinaryIO]:
-    # node/files.py finds by this name what a killed process left.
+    # node/machine/files.py finds by this name what a killed process left.
     partial = f"{name}.{os.getpid()}.{os.urandom(8).hex()}.partial"
     if mode is None:
         handle = os.open(partial, _CREATE, 0o666, dir_fd=directory_fd)

@@ -1,7 +1,7 @@
 """The one place through which words leave for a terminal: whoever wrote them, none moves a cursor or sets a title.
 
-Where the admin's program has colours (cli/output.py) it cleans by the same functions and styles what is clean. JSON
-needs none of it: its own escapes keep control characters out.
+Where the admin's program has colours (cli/terminal/output.py) it cleans by the same functions and styles what is clean.
+JSON needs none of it: its own escapes keep control characters out.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from hyperpod_kit.checkpoint.repository import digest
+from hyperpod_kit.checkpoint.repository.format import digest
 from hyperpod_lab.checkpoint_bench import cli, limits, machine, run, summary
 from hyperpod_lab.checkpoint_bench.timed_assignment import TimedAssignment
 

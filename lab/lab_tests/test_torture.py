@@ -18,10 +18,11 @@ pytest.importorskip("torch")
 import torch
 
 from hyperpod_kit.checkpoint import Fresh, Manager, Restored, State
-from hyperpod_kit.checkpoint.agent import capture_age
+from hyperpod_kit.checkpoint.agent.shm import capture_age
 from hyperpod_kit.errors import NoValidCheckpoint
-from hyperpod_lab.torture import cli, damage, damage_case, damage_kinds, damage_special, days, failpoint_names, lies
-from hyperpod_lab.torture.damage_case import CaseResult
+from hyperpod_lab.torture import cli, days, failpoint_names, lies
+from hyperpod_lab.torture.damage import damage, damage_case, damage_kinds, damage_special
+from hyperpod_lab.torture.damage.damage_case import CaseResult
 from hyperpod_lab.torture.ground import temporary_ground
 from hyperpod_lab.torture.ledger import RootHistory
 

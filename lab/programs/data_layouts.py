@@ -16,16 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from hyperpod_kit.data import (
-    ElasticLoader,
-    IndexedDataset,
-    MegatronTokens,
-    PackedDataset,
-    ShuffledOrder,
-    megatron,
-    order_of,
-)
+from hyperpod_kit.data import ElasticLoader, IndexedDataset, MegatronTokens, PackedDataset, ShuffledOrder, order_of
 from hyperpod_kit.data.index.build import build_index
+from hyperpod_kit.data.tokens import megatron
 
 TOKENS, WINDOW = 64 << 20, 4096
 ROWS, GROUPS = 8000, 48

@@ -31,8 +31,8 @@ from typing import Any, NamedTuple
 from hyperpod_kit.data import ElasticLoader, IndexedDataset, SampleIndex, ShuffledOrder
 from hyperpod_kit.data.index.build import build_index
 from hyperpod_kit.data.mixing import measure_mixing
+from hyperpod_kit.data.order.spread_order import SpreadOrder
 from hyperpod_kit.data.reading import objects
-from hyperpod_kit.data.spread_order import SpreadOrder
 from hyperpod_kit.system import page_cache
 
 BATCH = 256
@@ -42,7 +42,7 @@ KINDS = {"shuffled": ShuffledOrder, "spread": SpreadOrder}
 SERVER = """
 import sys
 from pathlib import Path
-from hyperpod_rehearsal.keys import Key
+from hyperpod_rehearsal.endpoint.keys import Key
 from hyperpod_rehearsal.s3.store import StoredBuckets
 from hyperpod_rehearsal.sagemaker.server import serve
 server = serve([("127.0.0.1", 0)], StoredBuckets(Path(sys.argv[1])), None, keys={"test": Key("test", "test")})

@@ -34,7 +34,7 @@ from typing import Any
 import torch
 
 from hyperpod_kit.checkpoint import Manager, State
-from hyperpod_kit.checkpoint.repository import digest
+from hyperpod_kit.checkpoint.repository.format import digest
 
 WIDTH = 4096
 BATCH = 16384

@@ -34,7 +34,7 @@ from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.model.mounts.nvme import NvmeMount
 from hyperpod_kit.model.node_config import HealthPolicy, NodeConfig
 from hyperpod_kit.model.units import carrier_unit
-from hyperpod_kit.node.facts import NodeFacts
+from hyperpod_kit.node.machine.facts import NodeFacts
 
 PR_SET_CHILD_SUBREAPER = 36
 DAEMON = """

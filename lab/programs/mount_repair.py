@@ -29,7 +29,7 @@ from driver import Driver, wait_until  # noqa: E402
 
 from hyperpod_kit.model.mounts.kinds import KINDS  # noqa: E402
 from hyperpod_rehearsal import boot, mount_faults, targets  # noqa: E402
-from hyperpod_rehearsal.machine import command_in_machine  # noqa: E402
+from hyperpod_rehearsal.machines.machine import command_in_machine  # noqa: E402
 from hyperpod_rehearsal.mount_faults import MountPoint  # noqa: E402
 
 EXAMPLE = REPOSITORY / "examples/every-mount.json"

@@ -21,7 +21,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from hyperpod_kit.checkpoint import Latest, Manager, State, copied_sources, staging
+from hyperpod_kit.checkpoint import Latest, Manager, State
+from hyperpod_kit.checkpoint.capture import staging
+from hyperpod_kit.checkpoint.transfer import copied_sources
 
 
 class Shape(NamedTuple):

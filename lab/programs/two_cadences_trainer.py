@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 
 from hyperpod_kit.checkpoint import Handle, Manager, Restored, State
-from hyperpod_kit.checkpoint.collectives import Ranks
-from hyperpod_kit.checkpoint.save_schedule import Cadences
+from hyperpod_kit.checkpoint.ranks.collectives import Ranks
+from hyperpod_kit.checkpoint.saves.save_schedule import Cadences
 
 
 def run_rank_and_exit(argv: list[str], env: dict[str, str], output: str) -> None:

@@ -19,8 +19,7 @@ from hyperpod_kit.system.file_lock import lock_exclusively_within
 from hyperpod_kit.system.process import identify_unless_gone_or_zombie, is_alive
 from hyperpod_kit.system.wait import fixed_pause
 from hyperpod_kit.untrusted import by_descriptor
-from hyperpod_rehearsal import cleanup, host, image, state, trusted_directory
-from hyperpod_rehearsal.image import Progress
+from hyperpod_rehearsal import cleanup, state, trusted_directory
 from hyperpod_rehearsal.layout import (
     NAME_PATTERN,
     Layout,
@@ -28,6 +27,8 @@ from hyperpod_rehearsal.layout import (
     existing_rehearsals,
     lock_file_path_with_directory_made,
 )
+from hyperpod_rehearsal.machines import host, image
+from hyperpod_rehearsal.machines.image import Progress
 from hyperpod_rehearsal.profiles import STOCK, Profile
 from hyperpod_rehearsal.settings import RehearsalSettings, parse_share, resolve_tree_directory
 

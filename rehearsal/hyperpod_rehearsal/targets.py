@@ -8,9 +8,9 @@ from hyperpod_kit.environment import HPK_KNOWN_HOSTS, HPK_SSH_KEY, HPK_SSH_USER
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.model.states import Role
 from hyperpod_kit.system.process import Process, identify_unless_gone_or_zombie, is_alive
-from hyperpod_rehearsal import processes
-from hyperpod_rehearsal.keys import Keys
+from hyperpod_rehearsal.endpoint.keys import Keys
 from hyperpod_rehearsal.layout import Layout
+from hyperpod_rehearsal.machines import processes
 
 
 def all_nodes(state: Dict[str, Any]) -> List[Dict[str, Any]]:
@@ -96,7 +96,7 @@ def ssh_command(layout: Layout, node: Dict[str, Any], command: List[str], tty: b
 
 def shell_environment(layout: Layout, state: Dict[str, Any]) -> Dict[str, str]:
     """Return the variables with which hyperpod-kit, boto3 and AWS's CLI use the rehearsal. Raises RehearsalError."""
-    from hyperpod_rehearsal.node_files import aws_environment
+    from hyperpod_rehearsal.platform.node_files import aws_environment
 
     return {
         **aws_environment(state["endpoint"], Keys.load(layout.root).admin),
@@ -108,7 +108,7 @@ def shell_environment(layout: Layout, state: Dict[str, Any]) -> Dict[str, str]:
 
 def read_node_logs(layout: Layout, state: Dict[str, Any], node_or_instance_id: str) -> list[tuple[str, str]]:
     """(name, content) of the logs of a node, or of an instance that is gone. Raises RehearsalError."""
-    from hyperpod_rehearsal.machine import RETAINED_LOGS
+    from hyperpod_rehearsal.machines.machine import RETAINED_LOGS
 
     retained_logs = layout.retained_logs / node_or_instance_id
     if node_or_instance_id.startswith("i-") and retained_logs.is_dir():

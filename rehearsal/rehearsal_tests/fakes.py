@@ -13,16 +13,16 @@ from typing import Any
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.run import Completed
 from hyperpod_kit.system.process import Process
-from hyperpod_rehearsal.fleet import Fleet
-from hyperpod_rehearsal.keys import Key
+from hyperpod_rehearsal.endpoint.keys import Key
 from hyperpod_rehearsal.layout import Layout
-from hyperpod_rehearsal.metadata_server import MetadataServers
-from hyperpod_rehearsal.network import Network
-from hyperpod_rehearsal.node_files import AGENT_STATUS, NodeSecrets
-from hyperpod_rehearsal.operations import Operations
+from hyperpod_rehearsal.machines.network import Network
+from hyperpod_rehearsal.metadata.metadata_server import MetadataServers
+from hyperpod_rehearsal.platform.fleet import Fleet
+from hyperpod_rehearsal.platform.node_files import AGENT_STATUS, NodeSecrets
+from hyperpod_rehearsal.platform.operations import Operations
+from hyperpod_rehearsal.platform.slurm_control import SlurmControl
 from hyperpod_rehearsal.s3.store import StoredBuckets
 from hyperpod_rehearsal.settings import RehearsalSettings
-from hyperpod_rehearsal.slurm_control import SlurmControl
 from tests.support.runner import RecordingRunner
 
 

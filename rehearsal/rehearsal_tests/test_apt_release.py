@@ -9,7 +9,7 @@ import pytest
 
 from hyperpod_kit.errors import RehearsalError, RunError
 from hyperpod_kit.run import Completed
-from hyperpod_rehearsal.apt_release import fetch_archive_timestamp_if_changing, format_archive_date
+from hyperpod_rehearsal.machines.apt_release import fetch_archive_timestamp_if_changing, format_archive_date
 
 SOURCES = ["deb [signed-by=/k.gpg] http://mirror.example/debian/ forky main", "deb http://mirror.example/x y main"]
 IN_RELEASE = """\

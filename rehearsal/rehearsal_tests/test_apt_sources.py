@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hyperpod_kit.errors import RehearsalError
-from hyperpod_rehearsal.apt_sources import (
+from hyperpod_rehearsal.machines.apt_sources import (
     Distribution,
     apt_sources_for_release,
     detect_supported_distribution,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hyperpod_rehearsal.back_off import PAUSES, STEADY, NodeBackOff
-from hyperpod_rehearsal.cluster_state import RehearsedCluster
-from hyperpod_rehearsal.machine import REBOOT_EXIT
-from hyperpod_rehearsal.recovery import Recovery
+from hyperpod_rehearsal.machines.machine import REBOOT_EXIT
+from hyperpod_rehearsal.platform.back_off import PAUSES, STEADY, NodeBackOff
+from hyperpod_rehearsal.platform.cluster_state import RehearsedCluster
+from hyperpod_rehearsal.platform.recovery import Recovery
 from tests.support.wait import until
 
 

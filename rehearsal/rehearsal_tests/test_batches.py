@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from botocore.exceptions import ClientError
 
-from hyperpod_rehearsal.cluster_state import RehearsedNode
-from hyperpod_rehearsal.software_update import split_into_batches
+from hyperpod_rehearsal.platform.cluster_state import RehearsedNode
+from hyperpod_rehearsal.platform.software_update import split_into_batches
 from rehearsal_tests.test_continuous import SLURM, events, groups
 from rehearsal_tests.test_control_plane import endpoint, group, nodes, sagemaker, wait, with_slurm
 from rehearsal_tests.test_request_rules import refused

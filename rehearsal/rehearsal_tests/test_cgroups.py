@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_rehearsal.cgroups import systemd_requires_cgroup_v2
+from hyperpod_rehearsal.machines.cgroups import systemd_requires_cgroup_v2
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from botocore.exceptions import ClientError
 
-from hyperpod_rehearsal.recovery import Recovery
+from hyperpod_rehearsal.platform.recovery import Recovery
 from rehearsal_tests.test_control_plane import endpoint, group, nodes, sagemaker, wait
 from tests.support.wait import until
 

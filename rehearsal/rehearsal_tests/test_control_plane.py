@@ -9,9 +9,9 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from hyperpod_rehearsal.control_plane import RehearsalControlPlane
-from hyperpod_rehearsal.keys import Key
-from hyperpod_rehearsal.recovery import Recovery
+from hyperpod_rehearsal.endpoint.keys import Key
+from hyperpod_rehearsal.platform.control_plane import RehearsalControlPlane
+from hyperpod_rehearsal.platform.recovery import Recovery
 from hyperpod_rehearsal.s3.store import StoredBuckets
 from tests.support.aws import serving
 from tests.support.wait import until

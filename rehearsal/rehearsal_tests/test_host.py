@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hyperpod_rehearsal import host
+from hyperpod_rehearsal.machines import host
 
 PASSWD = """\
 root:x:0:0:root:/root:/bin/bash

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from hyperpod_kit.errors import RehearsalError
-from hyperpod_rehearsal import apt_release, image, image_root
-from hyperpod_rehearsal.image import Recipe
+from hyperpod_rehearsal.machines import apt_release, image, image_root
+from hyperpod_rehearsal.machines.image import Recipe
 from tests.support.wait import until
 
 RECIPE = Recipe("bookworm", "x86_64", ("systemd",), ("deb http://x bookworm main",), "0")
@@ -172,7 +172,7 @@ def test_an_image_has_no_identity(tmp_path):
 def test_a_build_does_not_outlive_a_killed_command(tmp_path):
     marker = "86399.25"
     program = (
-        "from pathlib import Path; from hyperpod_rehearsal import image; "
+        "from pathlib import Path; from hyperpod_rehearsal.machines import image; "
         f"image._run_build_command_reporting_progress(['sh', '-c', 'sleep {marker}; true'], print, "
         f"Path({str(tmp_path / 'log')!r}))"
     )

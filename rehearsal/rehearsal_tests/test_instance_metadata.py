@@ -10,8 +10,8 @@ import pytest
 from botocore.utils import InstanceMetadataFetcher
 
 from hyperpod_kit.signing.role import environment_or_node_role_credentials
-from hyperpod_rehearsal.instance_metadata import InstanceIdentity, Metadata
-from hyperpod_rehearsal.metadata_server import MetadataServers
+from hyperpod_rehearsal.metadata.instance_metadata import InstanceIdentity, Metadata
+from hyperpod_rehearsal.metadata.metadata_server import MetadataServers
 
 NODE = InstanceIdentity(
     "i-0123456789abcdef0",

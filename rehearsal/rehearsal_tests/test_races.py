@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hyperpod_rehearsal.cluster_state import RehearsedCluster
-from hyperpod_rehearsal.scaling import apply_cluster_update
+from hyperpod_rehearsal.platform.cluster_state import RehearsedCluster
+from hyperpod_rehearsal.platform.scaling import apply_cluster_update
 
 GROUP = {"InstanceGroupName": "gpu", "InstanceType": "ml.m5.large", "InstanceCount": 2}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_rehearsal import sandbox, sandbox_root, sandbox_shim
+from hyperpod_rehearsal.sandbox import sandbox, sandbox_root, sandbox_shim
 
 EXAMPLE = Path(__file__).parents[2] / "provisioning_parameters.example.json"
 

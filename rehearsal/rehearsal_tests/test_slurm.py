@@ -8,10 +8,10 @@ import pytest
 
 from hyperpod_kit.errors import RehearsalError, RunError
 from hyperpod_kit.run import Completed
-from hyperpod_rehearsal import resource_config, slurm_conf
-from hyperpod_rehearsal.cluster_state import CONTROLLER, RehearsedCluster, RehearsedNode
+from hyperpod_rehearsal.platform import resource_config, slurm_conf
+from hyperpod_rehearsal.platform.cluster_state import CONTROLLER, RehearsedCluster, RehearsedNode
+from hyperpod_rehearsal.platform.slurm_control import SlurmControl, parse_scontrol_node_line
 from hyperpod_rehearsal.profiles import HYPERPOD, NEWEST, STOCK
-from hyperpod_rehearsal.slurm_control import SlurmControl, parse_scontrol_node_line
 
 GROUPS = [
     {"InstanceGroupName": "head", "InstanceType": "ml.m5.large"},

@@ -18,7 +18,8 @@ import tempfile
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Sequence
 
-from hyperpod_kit.checkpoint.repository import catalog, verify
+from hyperpod_kit.checkpoint.repository.read import verify
+from hyperpod_kit.checkpoint.repository.records import catalog
 from hyperpod_kit.job.base.report import PREFIX
 from tests.support.wait import until
 from tests.unit.job.cgroup_slurm import MOUNT, CgroupSlurm

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_rehearsal import cgroups
+from hyperpod_rehearsal.machines import cgroups
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.needs("slurm", "cgroup-v1", "system-python")]
 

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from hyperpod_kit.checkpoint import collectives
-from hyperpod_kit.checkpoint.collectives import Ranks
-from hyperpod_kit.checkpoint.reason import Reason
+from hyperpod_kit.checkpoint.ranks import collectives
+from hyperpod_kit.checkpoint.ranks.collectives import Ranks
+from hyperpod_kit.checkpoint.ranks.reason import Reason
 from hyperpod_kit.errors import CheckpointError
 
 

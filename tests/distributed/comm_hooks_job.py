@@ -51,7 +51,8 @@ def train(root: str, warm_up: int = 0, saved: bool = True) -> dict[str, Any]:
     before the restore; DDP makes other buckets once it has seen the order of the gradients."""
     import warnings
 
-    from hyperpod_kit.checkpoint import Manager, State, comm_hooks
+    from hyperpod_kit.checkpoint import Manager, State
+    from hyperpod_kit.checkpoint.state import comm_hooks
 
     if not saved:  # as it was before hooks were saved
         comm_hooks.hook_states = lambda model: {}

@@ -125,7 +125,7 @@ class Job:
 
     def agents(self) -> list[int]:
         """Pids of agents that hold a lock in this job's shared memory."""
-        from hyperpod_kit.checkpoint.agent import lock
+        from hyperpod_kit.checkpoint.agent.shm import lock
         from hyperpod_kit.system import process
 
         found = [lock.read_agent_and_trainer(str(path)) for path in self.shm.glob("*.lock")]
@@ -158,7 +158,8 @@ def make_job(tmp_path: Path) -> Iterator[Callable[[str], Job]]:
 @pytest.fixture(scope="session")
 def calm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """(root, weights) of a run of 24 steps that nobody disturbed."""
-    from hyperpod_kit.checkpoint.repository import catalog, verify
+    from hyperpod_kit.checkpoint.repository.read import verify
+    from hyperpod_kit.checkpoint.repository.records import catalog
 
     job = Job(tmp_path_factory.mktemp("calm"), "calm")
     job.start(24, "--save-every", "4")

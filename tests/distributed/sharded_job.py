@@ -151,7 +151,8 @@ def job(kind: str, root: str, do: str, full: bool = False) -> dict[str, Any]:
     """`save`: train three steps and commit. `restore`: from other weights, restore. What this rank then holds."""
     import torch
 
-    from hyperpod_kit.checkpoint import Manager, RestoreProgress, State, restore_progress
+    from hyperpod_kit.checkpoint import Manager, RestoreProgress, State
+    from hyperpod_kit.checkpoint.transfer import restore_progress
 
     restore_progress.CALL_INTERVAL_S = 0.0
 

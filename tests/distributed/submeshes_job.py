@@ -142,7 +142,7 @@ def job(kind: str, root: str, do: str, tier: str = "storage", form: str = "State
 
 def room_needed(kind: str) -> tuple[int, int]:
     """The bytes that this rank needs at least for a save of the model, and those of the whole model."""
-    from hyperpod_kit.checkpoint import shm_capacity
+    from hyperpod_kit.checkpoint.capture import shm_capacity
 
     model = build(kind, 0)
     everything = [*model.parameters(), *model.buffers()]

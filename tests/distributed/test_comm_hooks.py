@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("numpy")
 
-from hyperpod_kit.checkpoint import comm_hooks  # noqa: E402
+from hyperpod_kit.checkpoint.state import comm_hooks  # noqa: E402
 from tests.distributed import comm_hooks_job, sharded_job  # noqa: E402
 
 pytestmark = pytest.mark.distributed

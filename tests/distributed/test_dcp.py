@@ -88,7 +88,8 @@ def load(root: str, dim: int) -> dict[str, Any]:
 def test_what_dcp_saves_is_committed_and_loads_on_other_ranks(
     tmp_path: Path, writers: int, readers: int, dims: tuple[int, int]
 ) -> None:
-    from hyperpod_kit.checkpoint.repository import selection, verify
+    from hyperpod_kit.checkpoint.repository import selection
+    from hyperpod_kit.checkpoint.repository.read import verify
 
     root = str(tmp_path / "root")
     sharded_job.run(tmp_path, writers, save, root, dims[0])
@@ -235,7 +236,8 @@ def test_several_shards_of_one_tensor_on_a_rank(
     tmp_path: Path, writers: int, order: list[int], readers: int, other: list[int] | None
 ) -> None:
     from hyperpod_kit.checkpoint.commands import cli
-    from hyperpod_kit.checkpoint.repository import selection, verify
+    from hyperpod_kit.checkpoint.repository import selection
+    from hyperpod_kit.checkpoint.repository.read import verify
 
     root = str(tmp_path / "root")
     wrote = sharded_job.run(tmp_path, writers, save_spread, root, order)

@@ -11,7 +11,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint import cli  # noqa: E402
-from hyperpod_kit.checkpoint.repository import selection, verify  # noqa: E402
+from hyperpod_kit.checkpoint.repository import selection  # noqa: E402
+from hyperpod_kit.checkpoint.repository.read import verify  # noqa: E402
 from tests.distributed import sharded_job, subclasses_job  # noqa: E402
 from tests.support.rows import full  # noqa: E402
 

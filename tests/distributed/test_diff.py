@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint.diffing import compare  # noqa: E402
-from hyperpod_kit.checkpoint.repository import catalog  # noqa: E402
+from hyperpod_kit.checkpoint.repository.records import catalog  # noqa: E402
 from hyperpod_kit.checkpoint.repository.store.open import open_store  # noqa: E402
 from tests.distributed import sharded_job  # noqa: E402
 

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint.repository import catalog
+from hyperpod_kit.checkpoint.repository.records import catalog
 from tests.distributed import partner_job, sharded_job
 
 pytestmark = pytest.mark.distributed

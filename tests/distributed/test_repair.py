@@ -13,7 +13,8 @@ import pytest
 pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint.commands import cli
-from hyperpod_kit.checkpoint.repository import catalog, manifest
+from hyperpod_kit.checkpoint.repository.format import manifest
+from hyperpod_kit.checkpoint.repository.records import catalog
 
 pytestmark = pytest.mark.distributed
 STEPS = 24  # as the fixture `undisturbed`

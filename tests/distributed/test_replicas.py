@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint.agent import flush
-from hyperpod_kit.checkpoint.repository import catalog
+from hyperpod_kit.checkpoint.agent.flush import flush
+from hyperpod_kit.checkpoint.repository.records import catalog
 from tests.distributed import replicas_job, sharded_job
 from tests.support.rows import full
 

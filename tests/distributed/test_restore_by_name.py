@@ -16,7 +16,7 @@ pytestmark = pytest.mark.distributed
 
 def job(root: str) -> list[str]:
     from hyperpod_kit.checkpoint import Manager, Restored, State, load_state, load_weights
-    from hyperpod_kit.checkpoint.repository import catalog
+    from hyperpod_kit.checkpoint.repository.records import catalog
     from hyperpod_kit.errors import CheckpointError
 
     def state() -> State:

@@ -9,8 +9,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint.repository import catalog, verify
-from hyperpod_kit.checkpoint.repository.rows import decode_index_file as read_rows
+from hyperpod_kit.checkpoint.repository.format.rows import decode_index_file as read_rows
+from hyperpod_kit.checkpoint.repository.read import verify
+from hyperpod_kit.checkpoint.repository.records import catalog
 from tests.distributed import sharded_job, stages_job
 from tests.support.rows import full
 

@@ -11,8 +11,9 @@ torch = pytest.importorskip("torch")
 load_file = pytest.importorskip("safetensors.torch").load_file
 
 from hyperpod_kit.checkpoint import cli  # noqa: E402
-from hyperpod_kit.checkpoint.repository import catalog, verify  # noqa: E402
-from hyperpod_kit.checkpoint.repository.rows import decode_index_file as read_rows  # noqa: E402
+from hyperpod_kit.checkpoint.repository.format.rows import decode_index_file as read_rows  # noqa: E402
+from hyperpod_kit.checkpoint.repository.read import verify  # noqa: E402
+from hyperpod_kit.checkpoint.repository.records import catalog  # noqa: E402
 from tests.distributed import sharded_job, submeshes_job  # noqa: E402
 from tests.support.rows import full  # noqa: E402
 

@@ -13,8 +13,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint.agent import lock
-from hyperpod_kit.checkpoint.repository import catalog
+from hyperpod_kit.checkpoint.agent.shm import lock
+from hyperpod_kit.checkpoint.repository.records import catalog
 from tests.support.rows import full
 
 pytestmark = pytest.mark.distributed

@@ -10,7 +10,7 @@ import pytest
 from docs_build.blocks import ROOT, Block, pages
 from hyperpod_rehearsal import state
 from hyperpod_rehearsal.efs.service import EfsService
-from hyperpod_rehearsal.keys import Key
+from hyperpod_rehearsal.endpoint.keys import Key
 from hyperpod_rehearsal.s3.store import StoredBuckets
 from hyperpod_rehearsal.sagemaker.server import serve
 from tests.docs import pasted

@@ -96,8 +96,8 @@ def starts_an_agent(example: Example) -> bool:
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     """A directory in the place of /tmp, with the data that examples read."""
-    from hyperpod_kit.data import megatron
     from hyperpod_kit.data.index.build import build_index
+    from hyperpod_kit.data.tokens import megatron
 
     corpus = tmp_path / "corpus"
     corpus.mkdir()

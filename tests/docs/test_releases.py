@@ -41,7 +41,7 @@ ALLOWED: Dict[str, Tuple[str, ...]] = {
     "CHANGELOG.md": ("0.1.0 (not yet released) The first release.",),
     # Other programs.
     "hyperpod_kit/checkpoint/adapters/deepspeed.py": ("before 0.18",),
-    "hyperpod_kit/checkpoint/repository/xxh3.py": ("since 0.8.0",),
+    "hyperpod_kit/checkpoint/repository/format/digest.py": ("since 0.8.0",),
     "docs/how-to/megatron.md": ("before 0.14",),
     "tests/unit/node/device_cases.json": ("older release",),
 }

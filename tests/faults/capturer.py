@@ -17,9 +17,10 @@ def capture(
     folder: str, root: str, *, job: str, owner: Tuple[int, int], rank: int = 0, world: int = 1, seq: int = 1
 ) -> None:
     """What the trainer `owner` leaves in shared memory, of step 10 * seq."""
-    from hyperpod_kit.checkpoint.agent import control_page, shm_slots
-    from hyperpod_kit.checkpoint.repository import digest, identity
-    from hyperpod_kit.checkpoint.repository.shard import TensorSpec, lay_out
+    from hyperpod_kit.checkpoint.agent.shm import control_page, shm_slots
+    from hyperpod_kit.checkpoint.repository.format import digest
+    from hyperpod_kit.checkpoint.repository.format.shard import TensorSpec, lay_out
+    from hyperpod_kit.checkpoint.repository.records import identity
 
     who = identity.ensure_run_identity(root)
     layout = lay_out(
@@ -70,7 +71,7 @@ def capture(
 def main() -> None:
     library, root = sys.argv[1:]
     sys.path.insert(0, library)
-    from hyperpod_kit.checkpoint.agent import shm_paths
+    from hyperpod_kit.checkpoint.agent.shm import shm_paths
     from hyperpod_kit.system import process
 
     rank, world = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])

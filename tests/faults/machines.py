@@ -13,12 +13,13 @@ import containers
 from driver import CONFIG, Driver
 
 from hyperpod_kit.model.states import LifecycleMode
-from hyperpod_rehearsal import boot, mount_faults, processes, targets
+from hyperpod_rehearsal import boot, mount_faults, targets
 from hyperpod_rehearsal.layout import cache_dir
-from hyperpod_rehearsal.machine import command_in_machine
+from hyperpod_rehearsal.machines import processes
+from hyperpod_rehearsal.machines.machine import command_in_machine
+from hyperpod_rehearsal.machines.network import set_node_link_state
 from hyperpod_rehearsal.mounts.lustre import LUSTRE_MOUNT_NAME
-from hyperpod_rehearsal.network import set_node_link_state
-from hyperpod_rehearsal.node_files import SLURM_CONF
+from hyperpod_rehearsal.platform.node_files import SLURM_CONF
 from hyperpod_rehearsal.profiles import PROFILES, STOCK
 from tests.faults.profiles import CONTAINER, IN_S3, MOUNTPOINT, PROFILE
 from tests.faults.roots import BUCKET, BucketRoot, FolderRoot, Root

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any, List
 
-from hyperpod_rehearsal import processes
+from hyperpod_rehearsal.machines import processes
 from tests.faults.roots import PrivateBuckets
 from tests.faults.site import TORCH_TRAINER, PrivateSite
 from tests.support.damage import flip

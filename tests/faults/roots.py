@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 from typing import Any, List, Mapping, Optional, Protocol
 
-from hyperpod_kit.checkpoint.repository import layout
+from hyperpod_kit.checkpoint.repository.format import layout
 from hyperpod_kit.checkpoint.repository.store.s3 import S3Store
 from hyperpod_kit.checkpoint.repository.store.s3_http import S3HttpClient
-from hyperpod_rehearsal.keys import Key
+from hyperpod_rehearsal.endpoint.keys import Key
 from hyperpod_rehearsal.s3.faults import S3Fault
 from hyperpod_rehearsal.s3.store import StoredBuckets
 from hyperpod_rehearsal.sagemaker.server import serve

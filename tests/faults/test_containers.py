@@ -8,7 +8,7 @@ from typing import Callable, cast
 import pytest
 from containers import PLAIN, PYTHON
 
-from hyperpod_kit.checkpoint.repository import layout
+from hyperpod_kit.checkpoint.repository.format import layout
 from tests.faults.job import Job
 from tests.faults.machines import MachineSite
 from tests.faults.profiles import CONTAINER

@@ -14,7 +14,7 @@ from typing import Callable, List, cast
 import pytest
 
 from hyperpod_kit.model.units import GUARD_TIMER, GUARD_UNIT
-from hyperpod_rehearsal.node_files import SLURM_CONF
+from hyperpod_rehearsal.platform.node_files import SLURM_CONF
 from tests.faults.job import Job
 from tests.faults.machines import MachineSite
 from tests.faults.profiles import IN_FOLDERS

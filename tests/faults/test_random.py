@@ -21,7 +21,7 @@ from typing import Any, Callable, Dict
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository import layout
+from hyperpod_kit.checkpoint.repository.format import layout
 from tests.faults.job import Job
 from tests.faults.random_faults import Fault, drawn, kind
 from tests.faults.site import Site, own

@@ -13,7 +13,7 @@ from typing import Callable, List, cast
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository import verify
+from hyperpod_kit.checkpoint.repository.read import verify
 from hyperpod_rehearsal.profiles import BY_CGROUP, PROFILES
 from tests.faults.machines import MachineSite
 from tests.faults.site import Site

@@ -108,7 +108,8 @@ class Checkpoints:
     """Saves and loads one rank's weights."""
 
     def __init__(self, root: str, rank: int, ranks: int, keep_on: bool = False) -> None:
-        from hyperpod_kit.checkpoint.repository import identity, layout
+        from hyperpod_kit.checkpoint.repository.format import layout
+        from hyperpod_kit.checkpoint.repository.records import identity
         from hyperpod_kit.checkpoint.repository.store.open import open_store
 
         self._root, self._rank, self._ranks, self._keep_on = root, rank, ranks, keep_on
@@ -126,7 +127,8 @@ class Checkpoints:
     def _restored(self) -> str:
         """As `checkpoint.Manager` does it: what this attempt is told of and every older one, until one proves every
         byte; rank 0 says which. Raises CheckpointError."""
-        from hyperpod_kit.checkpoint.repository import selection, verify
+        from hyperpod_kit.checkpoint.repository import selection
+        from hyperpod_kit.checkpoint.repository.read import verify
         from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint, StorageUnreadable
         from hyperpod_kit.slurm import verdict
         from hyperpod_kit.slurm.verdict import RestoreVerdict
@@ -182,8 +184,9 @@ class Checkpoints:
 
     def save(self, step: int, state: bytes, ranks: Ranks) -> None:
         """Every rank its shard; rank 0 commits once all are there."""
-        from hyperpod_kit.checkpoint.repository import commit, digest, layout
-        from hyperpod_kit.checkpoint.repository.manifest import FileRecord, Manifest, now
+        from hyperpod_kit.checkpoint.repository import commit
+        from hyperpod_kit.checkpoint.repository.format import digest, layout
+        from hyperpod_kit.checkpoint.repository.format.manifest import FileRecord, Manifest, now
         from hyperpod_kit.slurm.progress import ProgressWriter
 
         self._seq += 1

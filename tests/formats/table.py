@@ -16,44 +16,36 @@ from typing import Any, Callable, NamedTuple, Optional, Tuple
 
 from hyperpod_kit.bundle import manifest as bundle_manifest
 from hyperpod_kit.bundle.sources import EXAMPLE
-from hyperpod_kit.checkpoint import wire_values
-from hyperpod_kit.checkpoint.agent import (
-    control_page,
-    extra_state,
-    failure_note,
-    failure_rows,
-    handshake,
-    job_note,
-    note_page,
-)
-from hyperpod_kit.checkpoint.agent.control_page import CaptureOrigin, Page, ShardFacts, SlotState
-from hyperpod_kit.checkpoint.agent.shard_report import Report
-from hyperpod_kit.checkpoint.repository import (
-    commit,
+from hyperpod_kit.checkpoint.agent.leader import failure_rows
+from hyperpod_kit.checkpoint.agent.reports import extra_state
+from hyperpod_kit.checkpoint.agent.reports.shard_report import Report
+from hyperpod_kit.checkpoint.agent.shm import control_page, failure_note, job_note, note_page
+from hyperpod_kit.checkpoint.agent.shm.control_page import CaptureOrigin, Page, ShardFacts, SlotState
+from hyperpod_kit.checkpoint.agent.wire import handshake
+from hyperpod_kit.checkpoint.ranks import wire_values
+from hyperpod_kit.checkpoint.repository import commit
+from hyperpod_kit.checkpoint.repository.format import layout, manifest, rows, shard
+from hyperpod_kit.checkpoint.repository.format.manifest import FileRecord, Manifest
+from hyperpod_kit.checkpoint.repository.format.shard import Placed, TensorSpec
+from hyperpod_kit.checkpoint.repository.read import verify
+from hyperpod_kit.checkpoint.repository.read.rank_extra_state import RankStateLocation
+from hyperpod_kit.checkpoint.repository.records import (
     flush_note,
     identity,
     latest,
-    layout,
     lease,
-    manifest,
     pins,
     proofs,
     rollbacks,
-    rows,
-    shard,
     tombstone,
-    verify,
 )
-from hyperpod_kit.checkpoint.repository.manifest import FileRecord, Manifest
-from hyperpod_kit.checkpoint.repository.rank_extra_state import RankStateLocation
-from hyperpod_kit.checkpoint.repository.shard import Placed, TensorSpec
 from hyperpod_kit.checkpoint.repository.store.memory import MemoryStore
-from hyperpod_kit.config import access_points
-from hyperpod_kit.config.access_points import AccessPoint
 from hyperpod_kit.config.load import load
-from hyperpod_kit.data import sample_log_check
-from hyperpod_kit.data.position import DataStep
-from hyperpod_kit.data.sample_log import SampleLog
+from hyperpod_kit.config.settings import access_points
+from hyperpod_kit.config.settings.access_points import AccessPoint
+from hyperpod_kit.data.loading import sample_log_check
+from hyperpod_kit.data.loading.position import DataStep
+from hyperpod_kit.data.loading.sample_log import SampleLog
 from hyperpod_kit.job.goodput import time_rows
 from hyperpod_kit.job.records import ledger as job_ledger
 from hyperpod_kit.job.step import step_note

@@ -8,7 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint import Latest, Manager, State, device  # noqa: E402
+from hyperpod_kit.checkpoint import Latest, Manager, State  # noqa: E402
+from hyperpod_kit.checkpoint.transfer import device  # noqa: E402
 from tests.support import wait  # noqa: E402
 
 

@@ -8,7 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint import Manager, State, tensor_digest  # noqa: E402
+from hyperpod_kit.checkpoint import Manager, State  # noqa: E402
+from hyperpod_kit.checkpoint.transfer import device  # noqa: E402
 
 MIB = 1 << 20
 
@@ -53,9 +54,9 @@ def test_a_digest_is_the_same_on_both_devices_and_takes_a_bounded_piece_of_memor
     tensors = [torch.randn(n * 37 + 1).to(kind) for n in range(40) for kind in (torch.float32, torch.bfloat16)]
     tensors += [torch.randn(1 << 24), torch.randn(300, 200).t(), torch.zeros(0)]
     there = [tensor.cuda() for tensor in tensors]
-    assert torch.equal(tensor_digest.digest_tensors(tensors), tensor_digest.digest_tensors(there).cpu())
+    assert torch.equal(device.digest_tensors(tensors), device.digest_tensors(there).cpu())
     large = [torch.randn(1 << 28, device="cuda")]  # 1 GiB
-    assert taken(lambda: tensor_digest.digest_tensors(large)) <= 512 * MIB
-    before = tensor_digest.digest_tensors(large).cpu()
+    assert taken(lambda: device.digest_tensors(large)) <= 512 * MIB
+    before = device.digest_tensors(large).cpu()
     large[0].view(torch.int32)[12345678] ^= 1 << 17
-    assert not torch.equal(before, tensor_digest.digest_tensors(large).cpu())
+    assert not torch.equal(before, device.digest_tensors(large).cpu())

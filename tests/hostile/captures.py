@@ -7,7 +7,8 @@ import signal
 from pathlib import Path
 from typing import Callable, List
 
-from hyperpod_kit.checkpoint.agent import flush, flush_users, shm_paths
+from hyperpod_kit.checkpoint.agent.flush import flush, flush_users
+from hyperpod_kit.checkpoint.agent.shm import shm_paths
 from tests.faults.capturer import capture
 from tests.hostile.users import VICTIM, as_user
 from tests.support.wait import MOST, Deadline

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Callable, Dict, Optional
 
-from hyperpod_kit.checkpoint.repository import digest, identity, layout, manifest
-from hyperpod_kit.checkpoint.repository.manifest import FileRecord, Manifest
+from hyperpod_kit.checkpoint.repository.format import digest, layout, manifest
+from hyperpod_kit.checkpoint.repository.format.manifest import FileRecord, Manifest
+from hyperpod_kit.checkpoint.repository.records import identity
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 
 DATA = b"weights" * 99

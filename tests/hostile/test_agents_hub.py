@@ -12,8 +12,8 @@ from typing import Any, Callable, Iterator, List, Tuple
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import handshake, rpc
-from hyperpod_kit.checkpoint.agent.rpc import Hub, Uplink
+from hyperpod_kit.checkpoint.agent.wire import handshake, rpc
+from hyperpod_kit.checkpoint.agent.wire.rpc import Hub, Uplink
 from tests.hostile.network import Between, ended, flipped, resident, strangers
 from tests.support.wait import until
 

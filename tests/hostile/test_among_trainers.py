@@ -9,8 +9,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint import startup, wire_values
-from hyperpod_kit.checkpoint.collectives import Ranks
+from hyperpod_kit.checkpoint.agent_client import startup
+from hyperpod_kit.checkpoint.ranks import wire_values
+from hyperpod_kit.checkpoint.ranks.collectives import Ranks
 from hyperpod_kit.errors import CheckpointError
 
 KEY = "00112233445566778899aabbccddeeff"

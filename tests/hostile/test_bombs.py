@@ -24,8 +24,14 @@ pytest.importorskip("pyarrow.parquet")
 pytest.importorskip("zstandard")
 torch = pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint.repository import compact_index, layout, leftovers, rank_extra_state, shard, verify  # noqa: E402
-from hyperpod_kit.checkpoint.repository.manifest import FileRecord  # noqa: E402
+from hyperpod_kit.checkpoint.repository.format import (  # noqa: E402
+    compact_index,
+    layout,
+    shard,
+)
+from hyperpod_kit.checkpoint.repository.format.manifest import FileRecord  # noqa: E402
+from hyperpod_kit.checkpoint.repository.read import rank_extra_state, verify  # noqa: E402
+from hyperpod_kit.checkpoint.repository.records import leftovers  # noqa: E402
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore  # noqa: E402
 from hyperpod_kit.errors import CheckpointError  # noqa: E402
 from tests.hostile.fuzz import checkpoint_parsers, format_parsers, places, tensor_parsers, tool_parsers  # noqa: E402

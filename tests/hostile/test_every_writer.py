@@ -10,22 +10,22 @@ import pytest
 
 from tests.support.packages import PACKAGES, PRODUCT, modules, relative
 
-EXITS = ("untrusted/terminal.py", "cli/output.py", "cli/clean_console.py")
+EXITS = ("untrusted/terminal.py", "cli/terminal/output.py", "cli/terminal/clean_console.py")
 
 ELSEWHERE = {
     "audit.py": "its one line is cleaned, and goes to a unit's log",
-    "checkpoint/agent/abandoned.py": "a process of the agent's; the agent reads its lines",
-    "checkpoint/agent/slot_recovery.py": "the trainer's own output, to its owner",
+    "checkpoint/agent/flush/abandoned.py": "a process of the agent's; the agent reads its lines",
+    "checkpoint/agent/process/slot_recovery.py": "the trainer's own output, to its owner",
     "checkpoint/agent/agent": "the agent's own log file",
-    "checkpoint/agent/flush_users.py": "a child's stack trace, in the epilog's log",
-    "checkpoint/agent/leader.py": "the agent's own log file",
-    "checkpoint/agent/order_executor.py": "the agent's own log file",
-    "checkpoint/agent/partner_copies.py": "the agent's own log file",
-    "checkpoint/agent/partner_wire.py": "the same",
-    "checkpoint/agent/shm_paths.py": "the trainer's own output, to its owner",
-    "checkpoint/agent/rpc.py": "the agent's own log file",
-    "checkpoint/agent/upkeep.py": "the agent's own log file",
-    "checkpoint/agent/worker.py": "the agent's own log file",
+    "checkpoint/agent/process/agent_": "the agent's own log file",
+    "checkpoint/agent/flush/flush_users.py": "a child's stack trace, in the epilog's log",
+    "checkpoint/agent/leader/leader.py": "the agent's own log file",
+    "checkpoint/agent/process/order_executor.py": "the agent's own log file",
+    "checkpoint/agent/partner/partner_copies.py": "the agent's own log file",
+    "checkpoint/agent/partner/partner_wire.py": "the same",
+    "checkpoint/agent/shm/shm_paths.py": "the trainer's own output, to its owner",
+    "checkpoint/agent/wire/rpc.py": "the agent's own log file",
+    "checkpoint/agent/process/worker.py": "the agent's own log file",
     "hyperpod_lab/checkpoint_bench/": "what a person measures on their own machine; no other's words",
     "hyperpod_lab/torture/": "the same",
     "job/step/container_starts.py": "a task's answer to the program that started it",
@@ -111,13 +111,15 @@ def test_no_file_writes_past_the_exits() -> None:
 
 def test_all_programs_that_show_what_others_wrote_are_watched() -> None:
     places = {relative(path) for path in watched()}
-    wanted = {f"cli/{name}_command.py" for name in ("diagnose", "diff", "events", "update", "policy", "mounts")}
+    wanted = {f"cli/nodes/{name}_command.py" for name in ("diagnose", "diff", "mounts")}
+    wanted |= {f"cli/cluster/{name}_command.py" for name in ("events", "update")}
+    wanted |= {"cli/bundle/policy_command.py"}
     wanted |= {
-        "cli/command_ending.py",
+        "cli/terminal/command_ending.py",
         "cli/main.py",
-        "job/cli_look.py",
+        "job/program/cli_look.py",
         "job/status/attempt_table.py",
-        "remote/diagnose.py",
+        "remote/diagnosis/diagnose.py",
     }
     wanted |= {f"checkpoint/commands/{name}.py" for name in ("cli", "inspection", "keep", "repair")}
     assert wanted <= places

@@ -14,7 +14,8 @@ from typing import Any, Dict, Iterator, List, Tuple
 import pytest
 
 from hyperpod_kit import audit
-from hyperpod_kit.checkpoint.agent import flush, flush_captures, flush_users, lock, shm_paths, shm_slots
+from hyperpod_kit.checkpoint.agent.flush import flush, flush_captures, flush_users
+from hyperpod_kit.checkpoint.agent.shm import lock, shm_paths, shm_slots
 from hyperpod_kit.system import process
 from tests.hostile.captures import committed, flushed, lay
 from tests.hostile.users import ATTACKER, ROOT, VICTIM, as_user, be, busy_as, place
@@ -144,7 +145,8 @@ def test_it_ends_with_whoever_waits_for_it(base: Path) -> None:
     [page] = base.glob(f"hyperpod-kit-{ATTACKER}/*.ctl")
     program = f"""
 import os, sys
-from hyperpod_kit.checkpoint.agent import flush, flush_users
+from hyperpod_kit.checkpoint.agent.flush import flush
+from hyperpod_kit.checkpoint.agent.flush import flush_users
 print(os.getpid(), flush=True)
 flush_users.flush_as({ATTACKER}, folder={str(base)!r}, job=None, timeout=60.0, max_age=86400.0)
 """

@@ -10,8 +10,8 @@ import pytest
 from hyperpod_kit import audit
 from hyperpod_kit.errors import NodeError, Unreachable, UsageError
 from hyperpod_kit.model.actions import LONGEST, MOST, Action
-from hyperpod_kit.node import actions
-from hyperpod_kit.remote.actions import parse_actions_response
+from hyperpod_kit.node.commands import actions
+from hyperpod_kit.remote.diagnosis.actions import parse_actions_response
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.run import Completed
 

@@ -15,11 +15,11 @@ import torch
 
 from hyperpod_kit.checkpoint import load_state
 from hyperpod_kit.checkpoint.diffing.compare import CheckpointAt, CheckpointDiff, diff
-from hyperpod_kit.checkpoint.repository import compact_index, digest, manifest, rows, shard_table
-from hyperpod_kit.checkpoint.repository.shard import Placed, TensorSpec
+from hyperpod_kit.checkpoint.repository.format import compact_index, digest, manifest, rows, shard_table
+from hyperpod_kit.checkpoint.repository.format.shard import Placed, TensorSpec
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.checkpoint.state_dict import StateDict
-from hyperpod_kit.checkpoint.weights import load_weights
+from hyperpod_kit.checkpoint.weights.weights import load_weights
 from hyperpod_kit.errors import CheckpointError
 from tests.hostile.fuzz.tensor_parsers import ATTEMPTS, BODY, TREE, a_root
 

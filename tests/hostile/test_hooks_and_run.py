@@ -11,8 +11,8 @@ from typing import Iterator
 import pytest
 
 from hyperpod_kit.errors import Untrusted
-from hyperpod_kit.node.locks import hold_lock
-from hyperpod_kit.node.timing import Clock
+from hyperpod_kit.node.machine.locks import hold_lock
+from hyperpod_kit.node.machine.timing import Clock
 from hyperpod_kit.untrusted import walk
 from tests.hostile.users import ATTACKER, ROOT, as_user, busy_as, place
 

@@ -20,7 +20,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint.repository import catalog, verify
+from hyperpod_kit.checkpoint.repository.read import verify
+from hyperpod_kit.checkpoint.repository.records import catalog
 from tests.hostile.users import ATTACKER, ROOT, be, place
 from tests.support.ports import free_port
 from tests.support.wait import scaled, until

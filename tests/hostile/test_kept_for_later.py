@@ -12,10 +12,11 @@ from typing import Any, Dict, List
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import assemble, partial_commit_reports
-from hyperpod_kit.checkpoint.repository import layout, manifest
+from hyperpod_kit.checkpoint.agent.flush import flush_captures
+from hyperpod_kit.checkpoint.agent.reports import assemble
+from hyperpod_kit.checkpoint.repository.format import layout, manifest
 from hyperpod_kit.checkpoint.repository.store.memory import MemoryStore
-from hyperpod_kit.data.index.parts import Parts
+from hyperpod_kit.data.index.build import Parts
 from hyperpod_kit.data.reading import chunks
 from hyperpod_kit.data.reading.chunks import ChunkStore, DiskCache
 from hyperpod_kit.errors import CheckpointError
@@ -187,7 +188,7 @@ def committed(**changed: Any) -> manifest.Manifest:
     store._objects.update(kept_parsers.HANDED_IN)
     name = f"{ATTEMPT}/{layout.report_file(0)}"
     store._objects[name] = manifest.seal_json({**kept_parsers.REPORTS[name], **changed})
-    found = partial_commit_reports.read_reports(store, ATTEMPT, kept_parsers.WORLD)
+    found = flush_captures.read_reports(store, ATTEMPT, kept_parsers.WORLD)
     assert found is not None
     return assemble.build_commit_files(found, {}).manifest
 

@@ -9,8 +9,9 @@ from typing import Any, Callable, Dict, Iterator, List
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import local, persist, seal, shm_slots
-from hyperpod_kit.checkpoint.agent.control_page import SlotState
+from hyperpod_kit.checkpoint.agent.persist import local, persist, seal
+from hyperpod_kit.checkpoint.agent.shm import shm_slots
+from hyperpod_kit.checkpoint.agent.shm.control_page import SlotState
 from hyperpod_kit.errors import CheckpointError
 from tests.hostile.captures import lay, within
 from tests.hostile.users import ATTACKER, ROOT, VICTIM, as_user, place

@@ -11,8 +11,9 @@ from typing import Any, List, Tuple
 
 import pytest
 
-from hyperpod_kit.storage.audit import changelog, sources
+from hyperpod_kit.storage.audit import sources
 from hyperpod_kit.storage.audit.ledger import AuditLedger
+from hyperpod_kit.storage.audit.logs import changelog
 from hyperpod_kit.storage.audit.record import AuditGap, AuditRecord
 from hyperpod_kit.system import hash_chain
 from tests.hostile.fuzz.storage_parsers import TRAIL

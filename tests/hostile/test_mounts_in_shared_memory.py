@@ -27,7 +27,10 @@ pytestmark = [
 BEGIN = """
 import contextlib, ctypes, os, signal, stat, sys
 from pathlib import Path
-from hyperpod_kit.checkpoint.agent import flush, shm_paths, failure_note, shm_slots
+from hyperpod_kit.checkpoint.agent.flush import flush
+from hyperpod_kit.checkpoint.agent.shm import shm_paths
+from hyperpod_kit.checkpoint.agent.shm import failure_note
+from hyperpod_kit.checkpoint.agent.shm import shm_slots
 from hyperpod_kit.node.memory.orphaned_snapshots import list_snapshot_owners
 from hyperpod_kit.untrusted.dirfd import mount_id_by_handle_or_none_text, mount_id_of
 from tests.hostile.captures import committed, flushed, lay

@@ -13,7 +13,8 @@ from typing import Any, Callable, Dict, Iterator
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import flush_users, lock, shm_paths, shm_slots
+from hyperpod_kit.checkpoint.agent.flush import flush_users
+from hyperpod_kit.checkpoint.agent.shm import lock, shm_paths, shm_slots
 from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.system import process
 from tests.hostile.captures import committed, flushed, lay, within

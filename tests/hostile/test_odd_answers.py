@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from hyperpod_kit.checkpoint.commands import cli as checkpoint_cli
-from hyperpod_kit.cli import diff_rows
+from hyperpod_kit.cli.views import diff_rows
 from hyperpod_kit.job import cli as job_cli
 from hyperpod_kit.job.records import ledger_row
-from hyperpod_kit.remote.diagnose import AwsNodeStatus, describe_diagnosis, diagnose
-from hyperpod_kit.remote.installed_bundles import NodeBundle, query_bundles
-from hyperpod_kit.remote.known_issues import CAUSES, LONGEST_TEXT, recognise, truncate_for_search
+from hyperpod_kit.remote.diagnosis.diagnose import AwsNodeStatus, describe_diagnosis, diagnose
+from hyperpod_kit.remote.diagnosis.installed_bundles import NodeBundle, query_bundles
+from hyperpod_kit.remote.diagnosis.known_issues import CAUSES, LONGEST_TEXT, recognise, truncate_for_search
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.run import Completed
 from tests.hostile.checkpoints import put
@@ -189,7 +189,7 @@ def test_an_odd_checkpoint_does_not_hide_the_others(
 def test_hostile_text_is_searched_in_bounded_time() -> None:
     """8 MiB, as ssh lets through, made for the slowest way through each pattern. In a process that can be ended."""
     program = """
-from hyperpod_kit.remote import known_issues
+from hyperpod_kit.remote.diagnosis import known_issues
 words = ["mount target ", "s3", "mount-s3 ", "modprobe ", "bad interpreter ", "exceeded ", "insufficient ", "x\\n"]
 for word in words:
     for text in (word * (8 * 1024 * 1024 // len(word)), ("a " + word) * 2000 + "\\n"):

@@ -14,16 +14,19 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from hyperpod_kit.checkpoint.repository import catalog, layout, manifest, pins, retention, selection, tombstone
+from hyperpod_kit.checkpoint.repository import retention, selection
+from hyperpod_kit.checkpoint.repository.format import layout, manifest
+from hyperpod_kit.checkpoint.repository.records import catalog, pins, tombstone
 from hyperpod_kit.checkpoint.repository.store.memory import MemoryStore
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint
-from hyperpod_kit.job.foreign import deepspeed, newest
+from hyperpod_kit.job.foreign import newest
+from hyperpod_kit.job.foreign.frameworks import deepspeed
 from hyperpod_kit.job.resume import checkpoint_choice
 from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.states import MountState
-from hyperpod_kit.remote import junit
-from hyperpod_kit.remote.node_report import NodeReport
+from hyperpod_kit.remote.reports import junit
+from hyperpod_kit.remote.reports.node_report import NodeReport
 from hyperpod_kit.remote.target import NodeTarget
 from tests.hostile.checkpoints import name_of, put
 from tests.support.examples import examples

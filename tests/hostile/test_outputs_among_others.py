@@ -14,10 +14,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint.importing.checkpoint import import_checkpoint  # noqa: E402
+from hyperpod_kit.checkpoint.convert.import_checkpoint import import_checkpoint  # noqa: E402
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore  # noqa: E402
-from hyperpod_kit.cli import html_page  # noqa: E402
 from hyperpod_kit.cli.main import run_command_line as run_command  # noqa: E402
+from hyperpod_kit.cli.views import html_page  # noqa: E402
 from hyperpod_kit.storage.plan import calibration, seeds  # noqa: E402
 from tests.hostile.acts.ground import own  # noqa: E402
 from tests.hostile.users import ATTACKER, ROOT, VICTIM, as_user, busy_as, place  # noqa: E402

@@ -22,12 +22,12 @@ import os, socket, subprocess, sys, threading
 from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.node_config import NodeConfig, User
-from hyperpod_kit.node import efs_ports, packet_rules
-from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.facts import NodeFacts
-from hyperpod_kit.node.files import read_json
-from hyperpod_kit.node.paths import NodePaths
-from hyperpod_kit.node.timing import Clock
+from hyperpod_kit.node.packets import packet_rules
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.facts import NodeFacts
+from hyperpod_kit.node.machine.files import read_json
+from hyperpod_kit.node.machine.paths import NodePaths
+from hyperpod_kit.node.machine.timing import Clock
 from hyperpod_kit.run import LocalRunner
 
 ATTACKER, LISTED = 4001, 4002
@@ -221,7 +221,7 @@ packet_rules.NFT = packet_rules.IPTABLES = packet_rules.IP6TABLES = "/nowhere"
 found = packet_rules.restore_rules(node)
 assert found.in_force is False and "could speak NFS" in found.message, found
 assert packet_rules.restore_rules(node).message == "" and "could speak NFS" in packet_rules.warnings(node)[0]
-from hyperpod_kit.node import prolog_gate
+from hyperpod_kit.node.commands import prolog_gate
 assert "could speak NFS" in prolog_gate.restore_rules_or_reason(node)
 assert prolog_gate.restore_rules_or_reason(node_of(EFS)) == "", "what is no home stays usable"
 print("all of it")

@@ -25,12 +25,12 @@ from hyperpod_kit.errors import MountFailed
 from hyperpod_kit.model.mounts.nvme import NvmeMount
 from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
 from hyperpod_kit.model.node_config import NodeConfig
-from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.facts import NodeFacts
-from hyperpod_kit.node.mounts import shadowed_homes
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.facts import NodeFacts
+from hyperpod_kit.node.mounts import bring_up
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
-from hyperpod_kit.node.paths import NodePaths
-from hyperpod_kit.node.timing import Clock
+from hyperpod_kit.node.machine.paths import NodePaths
+from hyperpod_kit.node.machine.timing import Clock
 from hyperpod_kit.run import LocalRunner
 
 ATTACKER = 4001
@@ -111,7 +111,7 @@ subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run"], check=True)
 os.makedirs(base + "/ubuntu/.ssh")
 subprocess.run(["chown", "-R", "1000:1000", base + "/ubuntu"], check=True)
 subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", base], check=True)
-shadowed_homes.local_account_homes_in = lambda node, path: [shadowed_homes.Home(base + "/ubuntu", 1000, 1000)]
+bring_up.local_account_homes_in = lambda node, path: [bring_up.Home(base + "/ubuntu", 1000, 1000)]
 
 class Racing(LocalRunner):
     "The attacker has his turn before each command of root's."
@@ -130,7 +130,7 @@ class Racing(LocalRunner):
 mount = OpenZfsMount("homes", base, "fs-1")
 os.chmod("/mnt/roots", 0o755)
 before = os.stat("/mnt/roots")
-assert shadowed_homes.copy_homes_missing_on_mount(node_of(mount, Racing()), mount) == [base + "/ubuntu"]
+assert bring_up.copy_homes_missing_on_mount(node_of(mount, Racing()), mount) == [base + "/ubuntu"]
 untouched()
 assert os.listdir(base + "/ubuntu") == [".ssh"] and os.stat(base + "/ubuntu").st_uid == 1000
 print("all of it")

@@ -26,14 +26,14 @@ from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
 from hyperpod_kit.model.mounts.s3files import S3FilesMount
 from hyperpod_kit.model.node_config import NodeConfig
-from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.facts import NodeFacts
-from hyperpod_kit.node.files import read_text
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.facts import NodeFacts
+from hyperpod_kit.node.machine.files import read_text
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
 from hyperpod_kit.node.mounts.protect import find_unprotected, try_set_protective_flags
 from hyperpod_kit.system.mountinfo import find_mount_at
-from hyperpod_kit.node.paths import NodePaths
-from hyperpod_kit.node.timing import Clock
+from hyperpod_kit.node.machine.paths import NodePaths
+from hyperpod_kit.node.machine.timing import Clock
 from hyperpod_kit.run import LocalRunner
 
 BASE, *BE = sys.argv[1:]

@@ -11,10 +11,10 @@ import urllib.request
 
 import pytest
 
-from hyperpod_rehearsal import metadata_server
-from hyperpod_rehearsal.dns import DnsResponder
-from hyperpod_rehearsal.instance_metadata import MAX_TOKENS, TTL, InstanceIdentity, Metadata
-from hyperpod_rehearsal.metadata_server import MetadataServers
+from hyperpod_rehearsal.metadata import metadata_server
+from hyperpod_rehearsal.metadata.dns import DnsResponder
+from hyperpod_rehearsal.metadata.instance_metadata import MAX_TOKENS, TTL, InstanceIdentity, Metadata
+from hyperpod_rehearsal.metadata.metadata_server import MetadataServers
 from tests.hostile.users import ATTACKER, ROOT, as_user
 
 NODE = InstanceIdentity(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_kit.remote.known_hosts import KnownHosts
+from hyperpod_kit.remote.connect.ssh_access import KnownHosts
 
 pytest.importorskip("paramiko")
 

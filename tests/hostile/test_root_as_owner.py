@@ -14,7 +14,7 @@ from typing import Callable, List
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository import layout
+from hyperpod_kit.checkpoint.repository.format import layout
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.cli.main import run_command_line
 from hyperpod_kit.errors import HyperpodKitError, Unreachable, UsageError

@@ -11,8 +11,8 @@ from typing import Iterator, List, Set
 import pytest
 
 from hyperpod_kit.node.peers.query import PeerQuery, query_peers
-from hyperpod_kit.remote.controller import _node_response
 from hyperpod_kit.remote.target import NodeTarget
+from hyperpod_kit.remote.transports.controller import _node_response
 from hyperpod_kit.run import LocalRunner
 from tests.hostile.loopback import VICTIM as OWNER
 from tests.hostile.loopback import Two, two_users

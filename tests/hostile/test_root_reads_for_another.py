@@ -11,7 +11,7 @@ from typing import Callable, List
 
 import pytest
 
-from hyperpod_kit.checkpoint.formats import byte_sources
+from hyperpod_kit.checkpoint.convert.files import byte_sources
 from hyperpod_kit.checkpoint.repository.store import owners
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.cli.main import run_command_line

@@ -11,7 +11,7 @@ from typing import Iterator
 import pytest
 
 from hyperpod_kit.errors import Untrusted
-from hyperpod_kit.node import files
+from hyperpod_kit.node.machine import files
 from tests.hostile.users import ATTACKER, ROOT, as_user, busy_as, place
 from tests.support.wait import Deadline
 

@@ -13,10 +13,10 @@ import pytest
 
 from hyperpod_kit.errors import Absent, Unreachable
 from hyperpod_kit.job.cli import main
-from hyperpod_kit.job.goodput import time_rows, users_time
+from hyperpod_kit.job.goodput import command, time_rows
 from hyperpod_kit.job.goodput.cause import TimeCause
-from hyperpod_kit.job.goodput.followed_file import FollowedFile
-from hyperpod_kit.job.goodput.groups import GroupTime
+from hyperpod_kit.job.goodput.command import GroupTime
+from hyperpod_kit.job.goodput.followed_root import FollowedFile
 from hyperpod_kit.job.goodput.time_table import TimeTable
 from hyperpod_kit.job.records import job_index, ledger
 from hyperpod_kit.untrusted import owner
@@ -62,7 +62,7 @@ def users(shared: Path, monkeypatch: pytest.MonkeyPatch) -> Dict[int, Path]:
     monkeypatch.setenv("HOME", str(shared / "root"))
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     monkeypatch.setattr(owner, "_SILENT", {})
-    monkeypatch.setattr(users_time, "PATIENCE", OwnerLimits(3.0 * slowness(), 15.0 * slowness()))
+    monkeypatch.setattr(command, "PATIENCE", OwnerLimits(3.0 * slowness(), 15.0 * slowness()))
     return homes
 
 
@@ -73,7 +73,7 @@ def counted(look: Callable[[str], Dict[str, GroupTime]] | None = None) -> tuple[
         os.listdir(root)
         return {os.path.basename(root): HOUR, "all": HOUR}
 
-    return users_time.tables([], look or listed, problems), problems
+    return command.tables([], look or listed, problems), problems
 
 
 @ROOT
@@ -98,7 +98,7 @@ def test_what_does_not_answer_costs_one_line(
 
 @ROOT
 def test_what_takes_too_much_memory_costs_one_line(users: Dict[int, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(users_time, "MEMORY", 1 << 30)
+    monkeypatch.setattr(command, "MEMORY", 1 << 30)
 
     def look(root: str) -> Dict[str, GroupTime]:
         os.listdir(root)

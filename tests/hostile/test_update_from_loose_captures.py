@@ -12,7 +12,9 @@ from typing import Any, Iterator, List
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import control_page, lock, shm_cleanup, shm_paths, shm_slots, slot_recovery
+from hyperpod_kit.checkpoint.agent.flush import shm_cleanup
+from hyperpod_kit.checkpoint.agent.process import slot_recovery
+from hyperpod_kit.checkpoint.agent.shm import control_page, lock, shm_paths, shm_slots
 from hyperpod_kit.checkpoint.repository import selection
 from hyperpod_kit.errors import RunIsOwned
 from hyperpod_kit.system import process

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository import tombstone
+from hyperpod_kit.checkpoint.repository.records import tombstone
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
-from hyperpod_kit.cli import output
+from hyperpod_kit.cli.terminal import output
 from hyperpod_kit.cluster.state import ClusterState, shorten_aws_text
 from hyperpod_kit.errors import HyperpodKitError
-from hyperpod_kit.remote import installed_bundles
-from hyperpod_kit.remote.diagnose import AwsNodeStatus, describe_diagnosis, diagnose
+from hyperpod_kit.remote.diagnosis import installed_bundles
+from hyperpod_kit.remote.diagnosis.diagnose import AwsNodeStatus, describe_diagnosis, diagnose
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.run import Completed
 from hyperpod_kit.untrusted import terminal
@@ -90,7 +90,7 @@ def test_a_table_on_a_real_terminal_keeps_our_colours_and_drops_theirs() -> None
 import sys
 from rich.table import Table
 from rich.text import Text
-from hyperpod_kit.cli import output
+from hyperpod_kit.cli.terminal import output
 evil = sys.argv[1].encode().decode("unicode_escape")
 grid = Table(title=evil, title_justify="left")
 grid.add_column(evil); grid.add_column("state", no_wrap=True)

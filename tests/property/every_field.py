@@ -6,7 +6,7 @@ import copy
 from pathlib import Path
 from typing import Any, Iterator, List, Tuple, Union
 
-from hyperpod_kit.config.access_points import AccessPoint
+from hyperpod_kit.config.settings.access_points import AccessPoint
 
 Place = Tuple[Union[str, int], ...]
 """Keys and indexes that lead to a value."""

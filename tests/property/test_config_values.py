@@ -20,15 +20,22 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from hyperpod_kit.bundle import scripts
-from hyperpod_kit.bundle.render import Bundle, render, replace_bundle_directory
+from hyperpod_kit.bundle.render import (
+    Bundle,
+    escape_unit_line,
+    make_jinja_environment,
+    render,
+    replace_bundle_directory,
+    shell_quote,
+    systemd_quote,
+)
+from hyperpod_kit.bundle.render import render_template as render_template
 from hyperpod_kit.bundle.sources import locate_sources
-from hyperpod_kit.bundle.templates import escape_unit_line, make_jinja_environment, shell_quote, systemd_quote
-from hyperpod_kit.bundle.templates import render_template as render_template
-from hyperpod_kit.config import text_checks
-from hyperpod_kit.config.decode import decode_settings
-from hyperpod_kit.config.findings import Finding, is_key_path_at_or_inside, select_errors
+from hyperpod_kit.config.decoding.decode import decode_settings
 from hyperpod_kit.config.load import load
-from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.config.reading import text_checks
+from hyperpod_kit.config.settings.findings import Finding, is_key_path_at_or_inside, select_errors
+from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.config.validate import validate
 from hyperpod_kit.errors import BundleError
 from hyperpod_kit.model.mounts.base import Mount

@@ -13,12 +13,12 @@ from typing import Any, Dict, Iterator, List, Tuple
 
 import pytest
 
+from hyperpod_kit.bundle.render import make_jinja_environment
+from hyperpod_kit.bundle.render import render_template as render_template
 from hyperpod_kit.bundle.sources import locate_sources
-from hyperpod_kit.bundle.templates import make_jinja_environment
-from hyperpod_kit.bundle.templates import render_template as render_template
 from hyperpod_kit.config.emit import provisioning_parameters_json_if_on_create
-from hyperpod_kit.config.findings import is_key_path_at_or_inside
-from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.config.settings.findings import is_key_path_at_or_inside
+from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.model.node_config import NodeConfig
 from hyperpod_kit.model.units import NODE_UNITS, mount_unit_templates_and_names
 from tests.property import systemd_oracle

@@ -15,21 +15,11 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 from unittest import mock
 
-from hyperpod_kit.checkpoint.agent import (
-    agent,
-    agent_events,
-    control_page,
-    leader,
-    replicas,
-    rpc,
-    shm_slots,
-    snapshot_registry,
-    upkeep,
-)
-from hyperpod_kit.checkpoint.agent import (
-    worker as agent_worker,
-)
-from hyperpod_kit.checkpoint.agent.control_page import COMPLETE_STATES, Key, SlotState
+from hyperpod_kit.checkpoint.agent import agent
+from hyperpod_kit.checkpoint.agent.leader import leader
+from hyperpod_kit.checkpoint.agent.process import agent_events, snapshot_registry
+from hyperpod_kit.checkpoint.agent.process import worker as agent_worker
+from hyperpod_kit.checkpoint.agent.protocol.setup import AgentSetup
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import (
     RestoreCompleted,
     SaveSkipped,
@@ -37,9 +27,15 @@ from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import (
     TensorDigests,
     TrainerMessage,
 )
-from hyperpod_kit.checkpoint.agent.setup import AgentSetup
-from hyperpod_kit.checkpoint.repository import catalog, commit, digest, identity, selection, verify
-from hyperpod_kit.checkpoint.repository.shard import TensorSpec, lay_out
+from hyperpod_kit.checkpoint.agent.reports import replicas
+from hyperpod_kit.checkpoint.agent.shm import control_page, shm_slots
+from hyperpod_kit.checkpoint.agent.shm.control_page import COMPLETE_STATES, Key, SlotState
+from hyperpod_kit.checkpoint.agent.wire import rpc
+from hyperpod_kit.checkpoint.repository import commit, selection
+from hyperpod_kit.checkpoint.repository.format import digest
+from hyperpod_kit.checkpoint.repository.format.shard import TensorSpec, lay_out
+from hyperpod_kit.checkpoint.repository.read import verify
+from hyperpod_kit.checkpoint.repository.records import catalog, identity
 from hyperpod_kit.errors import CheckpointError, NoCheckpoint
 from hyperpod_kit.system.process import Process
 
@@ -132,7 +128,7 @@ class World:
         for target, name, value in (
             (agent_worker, "Worker", Worker),
             (leader, "Worker", Worker),
-            (upkeep, "Worker", Worker),
+            (leader, "Worker", Worker),
             (agent, "is_alive", lambda owner: owner in self.alive),
             (snapshot_registry, "is_alive", lambda owner: owner in self.alive),
             (rpc, "Hub", lambda *_, **__: Hub()),

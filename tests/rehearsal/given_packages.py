@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 from typing import Any, Dict, List
 
-from hyperpod_rehearsal import image
+from hyperpod_rehearsal.machines import image
 
 ARCHITECTURES = {"amd64": "x86_64", "arm64": "arm64", "all": "all"}
 

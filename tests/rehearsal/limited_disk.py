@@ -11,8 +11,9 @@ from pathlib import Path
 import click
 from driver import TRAIN, Driver
 
-from hyperpod_rehearsal import boot, processes, targets
-from hyperpod_rehearsal.machine import command_in_machine
+from hyperpod_rehearsal import boot, targets
+from hyperpod_rehearsal.machines import processes
+from hyperpod_rehearsal.machines.machine import command_in_machine
 
 ADMIN, PACKAGES = "/opt/admin", "/opt/admin-packages"
 """Where nodes see what `shares` gives."""

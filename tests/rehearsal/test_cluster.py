@@ -12,8 +12,8 @@ import pytest
 from driver import CONFIG, Driver, wait_until
 
 from hyperpod_rehearsal.layout import Layout
-from hyperpod_rehearsal.machine import command_in_machine
-from hyperpod_rehearsal.processes import children
+from hyperpod_rehearsal.machines.machine import command_in_machine
+from hyperpod_rehearsal.machines.processes import children
 from hyperpod_rehearsal.targets import all_nodes
 
 GROUP = {

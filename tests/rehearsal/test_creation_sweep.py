@@ -18,10 +18,10 @@ from driver import CONFIG, Driver, wait_until
 
 from hyperpod_kit.bundle.render import render
 from hyperpod_kit.config.load import load
-from hyperpod_kit.config.settings import ListedScript
+from hyperpod_kit.config.settings.settings import ListedScript
 from hyperpod_kit.model.cluster import InstanceGroup
 from hyperpod_kit.model.scripts import PLACES, CustomScript
-from hyperpod_kit.node.plan import plan
+from hyperpod_kit.node.commands.plan import plan
 from hyperpod_kit.node.steps import STEPS
 
 pytestmark = pytest.mark.full

@@ -10,9 +10,10 @@ from typing import Iterator, List
 import pytest
 from driver import Driver, wait_until
 
-from hyperpod_rehearsal import boot, processes, targets
-from hyperpod_rehearsal.machine import command_in_machine
-from hyperpod_rehearsal.network import set_node_link_state
+from hyperpod_rehearsal import boot, targets
+from hyperpod_rehearsal.machines import processes
+from hyperpod_rehearsal.machines.machine import command_in_machine
+from hyperpod_rehearsal.machines.network import set_node_link_state
 from tests.rehearsal import jobs
 from tests.support.output import output
 from tests.support.slurm_guard import (

@@ -21,7 +21,7 @@ from typing import Callable, Dict, List, Sequence
 import pytest
 
 from hyperpod_kit.system import mountinfo
-from hyperpod_rehearsal import host
+from hyperpod_rehearsal.machines import host
 from tests.suite.excuses import INSTALLED
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -238,9 +238,9 @@ def python_3_11() -> str:
 
 
 def xxhash_library() -> str:
-    from hyperpod_kit.checkpoint.repository import xxh3
+    from hyperpod_kit.checkpoint.repository.format import digest
 
-    return "" if xxh3.load_library_functions() is not None else f"{xxh3.LIBRARY} 0.8 is not here"
+    return "" if digest.load_library_functions() is not None else f"{digest.LIBRARY} 0.8 is not here"
 
 
 def aws_configuration_scripts() -> str:
@@ -248,7 +248,7 @@ def aws_configuration_scripts() -> str:
 
 
 def debian() -> str:
-    from hyperpod_rehearsal import apt_sources
+    from hyperpod_rehearsal.machines import apt_sources
 
     found = apt_sources.detect_supported_distribution().id
     return "" if found == "debian" else f"this machine is {found}"

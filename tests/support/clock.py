@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import List
 
-from hyperpod_kit.node.timing import Clock
+from hyperpod_kit.node.machine.timing import Clock
 
 
 class FakeClock(Clock):

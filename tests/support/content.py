@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Dict, Tuple
 
-from hyperpod_kit.checkpoint.repository import layout, selection, shard, verify
-from hyperpod_kit.checkpoint.repository.shard import TensorSpec
+from hyperpod_kit.checkpoint.repository import selection
+from hyperpod_kit.checkpoint.repository.format import layout, shard
+from hyperpod_kit.checkpoint.repository.format.shard import TensorSpec
+from hyperpod_kit.checkpoint.repository.read import verify
 from hyperpod_kit.checkpoint.repository.store.open import as_store
 
 

@@ -14,7 +14,7 @@ from typing import Iterator, List, Mapping, Tuple
 
 import pytest
 
-from hyperpod_kit.bundle import contents, render, templates
+from hyperpod_kit.bundle import contents, render
 from hyperpod_kit.bundle.sources import Sources
 
 _CHECKOUT = Path(__file__).resolve().parents[2]
@@ -25,7 +25,7 @@ _bundles: List[Tuple[Mapping[str, bytes], _Words, render.Bundle]] = []
 """What was shipped, with what names, and the bundle that it makes; the newest last."""
 
 _copied, _assemble = contents.list_copied_sources, render.assemble_bundle
-_environment = functools.lru_cache(maxsize=None)(templates.make_jinja_environment)
+_environment = functools.lru_cache(maxsize=None)(render.make_jinja_environment)
 
 
 class _KeptFile(PosixPath):
@@ -63,4 +63,4 @@ def _kept_assemble(shipped: Mapping[str, bytes], kit_version: str, bucket: str, 
 def keep(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contents, "list_copied_sources", _kept_copied)
     monkeypatch.setattr(render, "assemble_bundle", _kept_assemble)
-    monkeypatch.setattr(templates, "make_jinja_environment", _environment)
+    monkeypatch.setattr(render, "make_jinja_environment", _environment)

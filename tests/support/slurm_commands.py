@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import List, Mapping, Optional, Sequence
 
 from hyperpod_kit.errors import RunError
-from hyperpod_kit.node.paths import NodePaths
+from hyperpod_kit.node.machine.paths import NodePaths
 from hyperpod_kit.run import Completed
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support import warm
 
-_LINK = "hyperpod_kit.checkpoint.agent_link"
+_LINK = "hyperpod_kit.checkpoint.agent_client.agent_supervisor"
 _IMPORTED = ("hyperpod_kit.checkpoint.agent.agent", "hyperpod_kit.descriptors", "traceback")
 """All that the agent's module imports, but not the module: it is what is run."""
 

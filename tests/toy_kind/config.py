@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hyperpod_kit.config.field import Field
 from hyperpod_kit.config.mounts.form import MountForm
-from hyperpod_kit.config.patterns import Pattern
+from hyperpod_kit.config.settings.field import Field
+from hyperpod_kit.config.settings.patterns import Pattern
 
 VOLUME = Pattern("HPK-T001", r"vol[0-9]+", "`{value}` is no volume", "Write it like vol0")
 

@@ -9,7 +9,7 @@ from typing import Sequence
 
 from hyperpod_kit.model.mounts.toy import ToyMount
 
-from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.machine.context import Node
 from hyperpod_kit.node.mounts.kinds.kind import ClientCheck, Kind, MountIdentity
 from hyperpod_kit.system.mountinfo import MountEntry
 

@@ -14,7 +14,8 @@ from hyperpod_kit.model.mounts.toy import ToyMount
 
 from hyperpod_kit.aws.iam import Caller
 from hyperpod_kit.bundle.render import render
-from hyperpod_kit.config import decode_mounts, schema
+from hyperpod_kit.config import schema
+from hyperpod_kit.config.decoding import decode
 from hyperpod_kit.config.load import check, load
 from hyperpod_kit.model.node_config import NodeConfig
 from hyperpod_kit.model.units import carrier_unit
@@ -23,9 +24,9 @@ from hyperpod_kit.preflight.check import run_all_preflight_checks
 from hyperpod_kit.preflight.facts import AccountFacts
 from hyperpod_kit.preflight.placement import execution_roles
 from hyperpod_kit.preflight.required_permissions import required_permissions
-from hyperpod_rehearsal import sandbox
 from hyperpod_rehearsal.mount_faults import foreign_mount_command
 from hyperpod_rehearsal.mounts.registry import REHEARSED
+from hyperpod_rehearsal.sandbox import sandbox
 from tests.unit.node.fakes import FakeNode
 
 TOY = ToyMount("toys", "/toys", "filer.example.com", "vol7")
@@ -50,7 +51,7 @@ def main(example: Path, directory: Path) -> None:
     wrong = check(written(example, directory, "wrong.json", volume="seven"))
     assert [(one.code, one.path) for one in wrong.findings if one.severity == "error"] == [("HPK-T001", f"{at}.volume")]
     assert "Host name of the filer." in json.dumps(schema.build_schema())
-    assert decode_mounts.NICKNAMES["filer"] == "toy"
+    assert decode.NICKNAMES["filer"] == "toy"
 
     # node_config.json, there and back
     text = settings.node_config().to_json()

@@ -15,8 +15,8 @@ from typing import Any, Iterator, List
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import rpc
-from hyperpod_kit.checkpoint.agent.channel import Channel
+from hyperpod_kit.checkpoint.agent.wire import rpc
+from hyperpod_kit.checkpoint.agent.wire.channel import Channel
 from hyperpod_kit.descriptors import command_with_soft_limit, soft_limit
 from hyperpod_kit.job.step.lifeline import BYE, Lifeline
 
@@ -163,7 +163,7 @@ def test_lifelines_of_more_nodes_than_descriptors(limit: str, hard: str, held: i
 
 
 FABRIC = """
-from hyperpod_kit.checkpoint.agent import rpc
+from hyperpod_kit.checkpoint.agent.wire import rpc
 from hyperpod_kit.errors import CheckpointError
 import os, queue
 if sys.argv[1] == "raised":

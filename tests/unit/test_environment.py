@@ -17,7 +17,7 @@ CHECKOUT = Path(__file__).parents[2]
 NAME = re.compile(r"HPK_[A-Z_]*")
 OURS = {name for name in vars(environment) if NAME.fullmatch(name)}
 
-STANDALONE = tuple(f"hyperpod_rehearsal/{name}" for name in ("standins/", "agent/", "sandbox_shim.py"))
+STANDALONE = tuple(f"hyperpod_rehearsal/{name}" for name in ("standins/", "agent/", "sandbox/sandbox_shim.py"))
 """Programs that import nothing of ours."""
 
 BY_HAND = (".py", ".sh", ".c", ".j2")

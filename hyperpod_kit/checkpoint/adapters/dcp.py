@@ -16,10 +16,10 @@ from typing import Any
 
 from hyperpod_kit.checkpoint.adapters.roots import RootPath, resolve_root
 from hyperpod_kit.checkpoint.dcp import checkpoint_location
-from hyperpod_kit.checkpoint.handle import Handle, SaveState
-from hyperpod_kit.checkpoint.loading import load_state
 from hyperpod_kit.checkpoint.manager import Manager
-from hyperpod_kit.checkpoint.results import Fresh, Restored
+from hyperpod_kit.checkpoint.restore.loading import load_state
+from hyperpod_kit.checkpoint.restore.results import Fresh, Restored
+from hyperpod_kit.checkpoint.saves.handle import Handle, SaveState
 from hyperpod_kit.checkpoint.state_dict import StateDict
 from hyperpod_kit.errors import CheckpointError
 

@@ -21,17 +21,16 @@ from accelerate.data_loader import DataLoaderShard
 from transformers import Trainer, TrainerCallback, trainer_utils
 from transformers.trainer_callback import ExportableState
 
-from hyperpod_kit.checkpoint.adapters import peft
 from hyperpod_kit.checkpoint.adapters.roots import RootPath, resolve_root
-from hyperpod_kit.checkpoint.exporting.to_weights import LAYOUT
-from hyperpod_kit.checkpoint.handle import Handle
-from hyperpod_kit.checkpoint.loading import load_state
+from hyperpod_kit.checkpoint.convert.formats.weights_file import LAYOUT
 from hyperpod_kit.checkpoint.manager import Manager
-from hyperpod_kit.checkpoint.preemption_signal import REQUEUE_EXIT_CODE
 from hyperpod_kit.checkpoint.repository import policy, selection
 from hyperpod_kit.checkpoint.repository.store.open import open_store
-from hyperpod_kit.checkpoint.results import Restored
-from hyperpod_kit.checkpoint.state import State
+from hyperpod_kit.checkpoint.restore.loading import load_state
+from hyperpod_kit.checkpoint.restore.results import Restored
+from hyperpod_kit.checkpoint.saves.handle import Handle
+from hyperpod_kit.checkpoint.saves.preemption_signal import REQUEUE_EXIT_CODE
+from hyperpod_kit.checkpoint.state.state import State
 from hyperpod_kit.errors import CheckpointError
 
 _STATE = "trainer_state.json"
@@ -209,7 +208,7 @@ class CheckpointedTraining:
             trainer.model_wrapped,
             trainer.optimizer,
             extra={},
-            frozen=not peft.is_adapter(trainer.accelerator.unwrap_model(trainer.model)),
+            frozen=not is_adapter(trainer.accelerator.unwrap_model(trainer.model)),
             **{name: thing for name, thing in objects.items() if thing is not None},
         )
 
@@ -256,12 +255,12 @@ class CheckpointedTraining:
         files = {f"{name}.json": part.to_json_string() for name, part in parts.items() if part is not None}
         run = self._current_train_call_or_raise
         if run.names is None:  # once: PEFT may look at the base's own place for it
-            if peft.is_adapter(model):
-                run.names = peft.adapter_tensor_names(model)
+            if is_adapter(model):
+                run.names = adapter_tensor_names(model)
             else:
                 run.names = {}
         if run.names:
-            files["adapter_config.json"] = json.dumps(peft.json_ready(model.active_peft_config.to_dict()))
+            files["adapter_config.json"] = json.dumps(json_ready(model.active_peft_config.to_dict()))
         return {"state": json.dumps(dataclasses.asdict(state)), "files": files, "names": run.names}
 
     def _load_best_model(self) -> None:
@@ -279,7 +278,7 @@ class CheckpointedTraining:
             raise CheckpointError(
                 f"the best step, {step}, is not under {self._root}", hint=f"hyperpod-kit checkpoint ls {self._root}"
             )
-        frozen = not peft.is_adapter(trainer.accelerator.unwrap_model(trainer.model))
+        frozen = not is_adapter(trainer.accelerator.unwrap_model(trainer.model))
         load_state(self._root, State(trainer.model_wrapped, rng=False, frozen=frozen), checkpoint_id=best_id)
 
 
@@ -412,3 +411,36 @@ def _require_supported_training_arguments(args: Any) -> None:
         raise ValueError("save_only_model: such a checkpoint cannot be resumed from; leave it out")
     if args.push_to_hub and str(getattr(args.hub_strategy, "value", args.hub_strategy)) != "end":
         raise ValueError(f"hub_strategy={args.hub_strategy}: checkpoints are not pushed; hub_strategy='end'")
+
+
+# What of a model is PEFT's: an adapter over weights that come from elsewhere.
+
+
+def is_adapter(model: Any) -> bool:
+    """Return whether the model is one of PEFT: an adapter over weights that come from elsewhere."""
+    return hasattr(model, "peft_type") and hasattr(model, "active_peft_config")
+
+
+def adapter_tensor_names(model: Any) -> dict[str, str]:
+    """Return our name of each tensor of the adapter -> PEFT's in its file: found by the memory that
+    both share."""
+    from peft import get_peft_model_state_dict
+
+    names_by_pointer = {value.data_ptr(): name for name, value in model.state_dict().items()}
+    peft_state = get_peft_model_state_dict(model)
+    return {
+        names_by_pointer[value.data_ptr()]: name
+        for name, value in peft_state.items()
+        if value.data_ptr() in names_by_pointer
+    }
+
+
+def json_ready(value: Any) -> Any:
+    """Return a value with sets and enums replaced by what PEFT writes for them in JSON."""
+    if isinstance(value, dict):
+        return {name: json_ready(item) for name, item in value.items()}
+    if isinstance(value, set):
+        return [json_ready(item) for item in sorted(value)]
+    if isinstance(value, (list, tuple)):
+        return [json_ready(item) for item in value]
+    return getattr(value, "value", value)

@@ -20,15 +20,15 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch.utils.data import RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from hyperpod_kit.checkpoint.adapters.roots import RootPath, resolve_root
+from hyperpod_kit.checkpoint.capture.staging import OnBusy
+from hyperpod_kit.checkpoint.convert.export_checkpoint import lightning_checkpoint
+from hyperpod_kit.checkpoint.convert.formats.preview import LIGHTNING
 from hyperpod_kit.checkpoint.dcp import checkpoint_location
-from hyperpod_kit.checkpoint.exporting.checkpoint import lightning_checkpoint
-from hyperpod_kit.checkpoint.exporting.preview import LIGHTNING
-from hyperpod_kit.checkpoint.handle import Handle
 from hyperpod_kit.checkpoint.manager import Manager
-from hyperpod_kit.checkpoint.preemption_signal import REQUEUE_EXIT_CODE
-from hyperpod_kit.checkpoint.results import Restored
-from hyperpod_kit.checkpoint.staging import OnBusy
-from hyperpod_kit.checkpoint.state import State
+from hyperpod_kit.checkpoint.restore.results import Restored
+from hyperpod_kit.checkpoint.saves.handle import Handle
+from hyperpod_kit.checkpoint.saves.preemption_signal import REQUEUE_EXIT_CODE
+from hyperpod_kit.checkpoint.state.state import State
 
 _TENSORS = ("state_dict", "optimizer_states")
 """Of a checkpoint of Lightning's, what is in the State itself."""

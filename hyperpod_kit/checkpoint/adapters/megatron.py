@@ -27,10 +27,10 @@ from megatron.core.dist_checkpointing.validation import determine_global_metadat
 
 from hyperpod_kit.checkpoint.adapters.dcp import step_or_number_in_checkpoint_id
 from hyperpod_kit.checkpoint.adapters.roots import RootPath, resolve_root
-from hyperpod_kit.checkpoint.handle import Handle, SaveState
 from hyperpod_kit.checkpoint.manager import Manager
-from hyperpod_kit.checkpoint.results import CheckpointInfo, Fresh, Restored
-from hyperpod_kit.checkpoint.sharded_state import (
+from hyperpod_kit.checkpoint.restore.results import CheckpointInfo, Fresh, Restored
+from hyperpod_kit.checkpoint.saves.handle import Handle, SaveState
+from hyperpod_kit.checkpoint.state.sharded_state import (
     LocalShard,
     ShardedState,
     ShardPlacement,

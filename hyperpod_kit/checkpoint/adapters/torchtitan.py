@@ -14,13 +14,13 @@ from typing import Any, ClassVar
 import torch
 from torchtitan.components.checkpoint import MODEL, CheckpointManager
 
-from hyperpod_kit.checkpoint import randomness
 from hyperpod_kit.checkpoint.adapters.roots import RootPath, resolve_root
-from hyperpod_kit.checkpoint.handle import Handle
 from hyperpod_kit.checkpoint.manager import Manager
-from hyperpod_kit.checkpoint.preemption_signal import REQUEUE_EXIT_CODE
 from hyperpod_kit.checkpoint.repository import policy
-from hyperpod_kit.checkpoint.results import Fresh, Restored
+from hyperpod_kit.checkpoint.restore.results import Fresh, Restored
+from hyperpod_kit.checkpoint.saves.handle import Handle
+from hyperpod_kit.checkpoint.saves.preemption_signal import REQUEUE_EXIT_CODE
+from hyperpod_kit.checkpoint.state import randomness
 from hyperpod_kit.checkpoint.state_dict import StateDict
 from hyperpod_kit.errors import CheckpointError
 

@@ -14,34 +14,27 @@ import signal
 import sys
 from typing import List, Optional
 
-from hyperpod_kit.checkpoint.agent import (
-    abandoned,
-    agent_events,
-    failure_note,
-    lock,
-    rpc,
-    shm_cleanup,
-    shm_paths,
-    shm_slots,
-    slot_recovery,
-)
-from hyperpod_kit.checkpoint.agent.agent_captures import Captures
-from hyperpod_kit.checkpoint.agent.agent_storage import Storage
-from hyperpod_kit.checkpoint.agent.channel import Channel, JsonMessage
-from hyperpod_kit.checkpoint.agent.failure_counter import FailureCounter
-from hyperpod_kit.checkpoint.agent.heartbeat import Heartbeat
-from hyperpod_kit.checkpoint.agent.leader import Leader
-from hyperpod_kit.checkpoint.agent.leader_link import LeaderLink
-from hyperpod_kit.checkpoint.agent.lifetime import Lifetime
-from hyperpod_kit.checkpoint.agent.order_executor import OrderExecutor
-from hyperpod_kit.checkpoint.agent.partner_copies import PartnerCopies
+from hyperpod_kit.checkpoint.agent.flush import abandoned, shm_cleanup
+from hyperpod_kit.checkpoint.agent.leader.failure_counter import FailureCounter
+from hyperpod_kit.checkpoint.agent.leader.leader import Leader
+from hyperpod_kit.checkpoint.agent.leader.leader_link import LeaderLink
+from hyperpod_kit.checkpoint.agent.partner.partner_copies import PartnerCopies
+from hyperpod_kit.checkpoint.agent.process import agent_events, slot_recovery
+from hyperpod_kit.checkpoint.agent.process.agent_captures import Captures
+from hyperpod_kit.checkpoint.agent.process.agent_storage import Storage
+from hyperpod_kit.checkpoint.agent.process.heartbeat import Heartbeat
+from hyperpod_kit.checkpoint.agent.process.lifetime import Lifetime
+from hyperpod_kit.checkpoint.agent.process.order_executor import OrderExecutor
+from hyperpod_kit.checkpoint.agent.process.snapshot_registry import SnapshotRegistry
+from hyperpod_kit.checkpoint.agent.process.worker import Worker, Workers
 from hyperpod_kit.checkpoint.agent.protocol import rank_channel, trainer_channel
 from hyperpod_kit.checkpoint.agent.protocol.message import assert_never
-from hyperpod_kit.checkpoint.agent.setup import AgentSetup
-from hyperpod_kit.checkpoint.agent.snapshot_registry import SnapshotRegistry
-from hyperpod_kit.checkpoint.agent.worker import Worker, Workers
-from hyperpod_kit.checkpoint.repository import identity
-from hyperpod_kit.checkpoint.repository.failpoint import failpoint
+from hyperpod_kit.checkpoint.agent.protocol.setup import AgentSetup
+from hyperpod_kit.checkpoint.agent.shm import failure_note, lock, shm_paths, shm_slots
+from hyperpod_kit.checkpoint.agent.wire import rpc
+from hyperpod_kit.checkpoint.agent.wire.channel import Channel, JsonMessage
+from hyperpod_kit.checkpoint.repository.records import identity
+from hyperpod_kit.checkpoint.repository.store.failpoint import failpoint
 from hyperpod_kit.system.process import is_alive
 from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_kit.version import version

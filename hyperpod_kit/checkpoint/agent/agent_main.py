@@ -11,12 +11,12 @@ import traceback
 from typing import List
 
 from hyperpod_kit import descriptors
-from hyperpod_kit.checkpoint.agent import lock
 from hyperpod_kit.checkpoint.agent.agent import Agent
-from hyperpod_kit.checkpoint.agent.channel import Channel
-from hyperpod_kit.checkpoint.agent.priority import lower_cpu_and_io_priority
+from hyperpod_kit.checkpoint.agent.persist.priority import lower_cpu_and_io_priority
+from hyperpod_kit.checkpoint.agent.protocol.setup import AgentSetup
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import StartRefused
-from hyperpod_kit.checkpoint.agent.setup import AgentSetup
+from hyperpod_kit.checkpoint.agent.shm import lock
+from hyperpod_kit.checkpoint.agent.wire.channel import Channel
 from hyperpod_kit.errors import HyperpodKitError
 
 

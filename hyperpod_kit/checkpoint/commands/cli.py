@@ -8,16 +8,20 @@ import sys
 from typing import Callable, List, Optional, Sequence
 
 from hyperpod_kit import ending
-from hyperpod_kit.checkpoint.commands import get, inspection, keep, repair
-from hyperpod_kit.checkpoint.repository import verify
+from hyperpod_kit.checkpoint.commands import inspection, keep, repair
+from hyperpod_kit.checkpoint.commands.inspection import open_existing_root_as_owner
+from hyperpod_kit.checkpoint.commands.table import format_byte_count
+from hyperpod_kit.checkpoint.repository import tensor_export
+from hyperpod_kit.checkpoint.repository.read import verify
 from hyperpod_kit.checkpoint.repository.store.open import is_path
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.untrusted import terminal
+from hyperpod_kit.untrusted.text import clean_one_line
 
 
 def _flush_one_ended_job_as_root(args: argparse.Namespace, shm_folder: str, caller_uid: int) -> int:
-    from hyperpod_kit.checkpoint.agent import flush_handover
+    from hyperpod_kit.checkpoint.agent.flush import flush_handover
 
     if caller_uid != 0:
         raise UsageError(
@@ -34,7 +38,8 @@ def _flush_one_ended_job_as_root(args: argparse.Namespace, shm_folder: str, call
 
 
 def _flush_dead_trainers_memory(args: argparse.Namespace) -> int:
-    from hyperpod_kit.checkpoint.agent import flush, flush_users, shm_paths
+    from hyperpod_kit.checkpoint.agent.flush import flush, flush_users
+    from hyperpod_kit.checkpoint.agent.shm import shm_paths
 
     folder, caller_uid = shm_paths.shared_memory_root(), shm_paths.node_uid()
     if args.ended or args.hand_over:
@@ -126,7 +131,7 @@ def build_parser(other_commands_for_help: Sequence[str] = ()) -> argparse.Argume
     sub.add_argument("--tensors", action="store_true", help="and where each tensor lies")
     sub = command(
         "get",
-        get.write_tensor_to_output_file,
+        write_tensor_to_output_file,
         "write one tensor to a .safetensors or .npy file; every byte of it is verified",
         "/fsx/alice/run1 model.head.weight --output head.npy",
     )
@@ -236,13 +241,33 @@ def _effective_user(args: argparse.Namespace, root: str) -> Optional[int]:
     whoever called it."""
     from hyperpod_kit.untrusted import owner  # not every command needs it
 
-    if args.run is get.write_tensor_to_output_file:
+    if args.run is write_tensor_to_output_file:
         return None
     return owner.uid_to_act_as_if_root(root)
 
 
 def _file_error_ending(err: OSError, args: argparse.Namespace) -> ending.Ending:
     return ending.Ending(f"{err.filename or args.root}: {verify.describe_failure(err)}", None, ExitCode.ABSENT)
+
+
+# `checkpoint get`: one tensor, for whoever has no torch.
+
+
+def write_tensor_to_output_file(args: argparse.Namespace) -> int:
+    """Write one tensor to a file and print what it is; 0 when written. Raise as `tensor_export.export_tensor`."""
+    tensor = tensor_export.export_tensor(open_existing_root_as_owner(args), args.tensor, args.output, args.attempt)
+    if args.json:
+        terminal.print_json({**tensor._asdict(), "output": args.output})
+        return 0
+    for checkpoint_id, reason in tensor.rejected:
+        terminal.print_stderr(f"passed over {checkpoint_id}: {reason}")
+    shape = " x ".join(map(str, tensor.shape)) or "one number"
+    name = clean_one_line(tensor.name)
+    terminal.print_stdout(
+        f"{name} of {tensor.attempt}: {tensor.dtype}, {shape}, {format_byte_count(tensor.nbytes)} verified, in "
+        f"{args.output}"
+    )
+    return 0
 
 
 if __name__ == "__main__":

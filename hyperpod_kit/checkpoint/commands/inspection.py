@@ -8,19 +8,10 @@ import json
 from typing import Any, Dict, List, Optional, Tuple
 
 from hyperpod_kit.checkpoint.commands.table import format_byte_count, table
-from hyperpod_kit.checkpoint.repository import (
-    catalog,
-    commit_records,
-    identity,
-    layout,
-    lease,
-    manifest,
-    pins,
-    proofs,
-    selection,
-    tombstone,
-    verify,
-)
+from hyperpod_kit.checkpoint.repository import selection
+from hyperpod_kit.checkpoint.repository.format import layout, manifest
+from hyperpod_kit.checkpoint.repository.read import verify
+from hyperpod_kit.checkpoint.repository.records import catalog, commit_records, identity, lease, pins, proofs, tombstone
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.owners import open_as_owner
 from hyperpod_kit.errors import Absent, CheckpointError, DigestUnavailable, UsageError
@@ -228,7 +219,7 @@ def _tensor_rows_if_requested(store: Store, checkpoint_id: str, is_requested: bo
     body = verify.read_manifest(store, checkpoint_id)
     if body.index is None:
         raise CheckpointError(f"{checkpoint_id} has no index of its tensors")
-    from hyperpod_kit.checkpoint.repository import rows
+    from hyperpod_kit.checkpoint.repository.format import rows
 
     pieces_by_name = rows.decode_index_file(verify.read_verified_small_file(store, checkpoint_id, body.index))
     return [

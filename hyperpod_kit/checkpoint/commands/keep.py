@@ -7,8 +7,10 @@ from typing import Dict, List, Tuple
 
 from hyperpod_kit.checkpoint.commands.inspection import open_existing_root_as_owner
 from hyperpod_kit.checkpoint.commands.table import table
-from hyperpod_kit.checkpoint.repository import identity, pins, read_back, retention, verify
+from hyperpod_kit.checkpoint.repository import read_back, retention
 from hyperpod_kit.checkpoint.repository.policy import Best, EverySeconds, EverySteps, Latest, Policy
+from hyperpod_kit.checkpoint.repository.read import verify
+from hyperpod_kit.checkpoint.repository.records import identity, pins
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.errors import CheckpointError, UsageError
 from hyperpod_kit.untrusted import terminal

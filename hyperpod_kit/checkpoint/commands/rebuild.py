@@ -11,28 +11,22 @@ import contextlib
 import os
 from typing import Any, Dict, List, NamedTuple, Sequence, Set, Tuple
 
-from hyperpod_kit.checkpoint.agent import extra_state, name_coverage
-from hyperpod_kit.checkpoint.repository import (
-    catalog,
-    commit_records,
+from hyperpod_kit.checkpoint.agent.reports import extra_state, name_coverage
+from hyperpod_kit.checkpoint.repository.format import (
     coverage,
     digest,
-    hole_check,
-    identity,
     index,
-    latest,
     layout,
     manifest,
-    rank_extra_state,
     rows,
     sealed_text,
     shard,
-    stream,
-    verify,
 )
-from hyperpod_kit.checkpoint.repository.catalog import CheckpointEntry
-from hyperpod_kit.checkpoint.repository.identity import RunIdentity
-from hyperpod_kit.checkpoint.repository.manifest import FileRecord, Manifest
+from hyperpod_kit.checkpoint.repository.format.manifest import FileRecord, Manifest
+from hyperpod_kit.checkpoint.repository.read import hole_check, rank_extra_state, stream, verify
+from hyperpod_kit.checkpoint.repository.records import catalog, commit_records, identity, latest
+from hyperpod_kit.checkpoint.repository.records.catalog import CheckpointEntry
+from hyperpod_kit.checkpoint.repository.records.identity import RunIdentity
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import is_path
 from hyperpod_kit.errors import CheckpointError

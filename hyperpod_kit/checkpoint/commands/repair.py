@@ -10,9 +10,11 @@ from hyperpod_kit.checkpoint.commands import rebuild
 from hyperpod_kit.checkpoint.commands.inspection import open_existing_root_as_owner
 from hyperpod_kit.checkpoint.commands.rebuild import Rebuilt
 from hyperpod_kit.checkpoint.commands.table import format_byte_count
-from hyperpod_kit.checkpoint.repository import catalog, identity, layout, selection
-from hyperpod_kit.checkpoint.repository.commit_records import LostCommit
-from hyperpod_kit.checkpoint.repository.identity import Evidence, RunFile, RunIdentity
+from hyperpod_kit.checkpoint.repository import selection
+from hyperpod_kit.checkpoint.repository.format import layout
+from hyperpod_kit.checkpoint.repository.records import catalog, identity
+from hyperpod_kit.checkpoint.repository.records.commit_records import LostCommit
+from hyperpod_kit.checkpoint.repository.records.identity import Evidence, RunFile, RunIdentity
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.untrusted import terminal

@@ -25,15 +25,17 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPla
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-from hyperpod_kit.checkpoint import codec, sharding
-from hyperpod_kit.checkpoint.agent import extra_state
-from hyperpod_kit.checkpoint.collectives import Ranks
+from hyperpod_kit.checkpoint.agent.reports import extra_state
+from hyperpod_kit.checkpoint.codec import codec, sharding
+from hyperpod_kit.checkpoint.codec.dtypes import TYPES
 from hyperpod_kit.checkpoint.dcp import checkpoint_location, reshard, sharing, subclass_parts
 from hyperpod_kit.checkpoint.dcp.slices import Chunk, SliceRequests, TensorSlice, needed_chunks
-from hyperpod_kit.checkpoint.dtypes import TYPES
-from hyperpod_kit.checkpoint.reason import Reason, reason_or_none
-from hyperpod_kit.checkpoint.repository import digest, index, selection, verify
-from hyperpod_kit.checkpoint.repository.rows import PieceRows, Rows
+from hyperpod_kit.checkpoint.ranks.collectives import Ranks
+from hyperpod_kit.checkpoint.ranks.reason import Reason, reason_or_none
+from hyperpod_kit.checkpoint.repository import selection
+from hyperpod_kit.checkpoint.repository.format import digest, index
+from hyperpod_kit.checkpoint.repository.format.rows import PieceRows, Rows
+from hyperpod_kit.checkpoint.repository.read import verify
 from hyperpod_kit.errors import CheckpointError
 
 BYTES = "bytes"

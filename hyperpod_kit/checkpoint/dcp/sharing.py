@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.dcp.slices import Chunk, SliceRequests
-from hyperpod_kit.checkpoint.repository import digest
+from hyperpod_kit.checkpoint.ranks.collectives import Ranks
+from hyperpod_kit.checkpoint.repository.format import digest
 
 _READS_PER_ROUND = 4
 """Chunks that a rank reads between two exchanges, at most."""

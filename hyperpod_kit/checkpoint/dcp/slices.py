@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 import torch
 
-from hyperpod_kit.checkpoint.dtypes import NAMES, TYPES
-from hyperpod_kit.checkpoint.load import Landing, allocate_host_tensor, can_fill_directly, copy_into
-from hyperpod_kit.checkpoint.repository import index
-from hyperpod_kit.checkpoint.repository.boxes import Runs
-from hyperpod_kit.checkpoint.repository.rows import Rows
-from hyperpod_kit.checkpoint.repository.shard import ITEM_BYTES
-from hyperpod_kit.checkpoint.tensors import TensorPiece
+from hyperpod_kit.checkpoint.codec.dtypes import NAMES, TYPES
+from hyperpod_kit.checkpoint.repository.format import index
+from hyperpod_kit.checkpoint.repository.format.boxes import Runs
+from hyperpod_kit.checkpoint.repository.format.rows import Rows
+from hyperpod_kit.checkpoint.repository.format.shard import ITEM_BYTES
+from hyperpod_kit.checkpoint.state.tensors import TensorPiece
+from hyperpod_kit.checkpoint.transfer.load import Landing, allocate_host_tensor, can_fill_directly, copy_into
 from hyperpod_kit.errors import CheckpointError
 
 Chunk = tuple[int, int]

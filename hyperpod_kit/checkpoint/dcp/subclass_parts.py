@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from hyperpod_kit.checkpoint import codec, fitting, sharding, subclasses, unsavable
+from hyperpod_kit.checkpoint.codec import codec, sharding, subclasses, unsavable
+from hyperpod_kit.checkpoint.codec.dtypes import NAMES
 from hyperpod_kit.checkpoint.dcp.slices import SliceRequests, TensorSlice, require_same_type_and_shape_if_saved
-from hyperpod_kit.checkpoint.dtypes import NAMES
-from hyperpod_kit.checkpoint.repository.rows import Rows
-from hyperpod_kit.checkpoint.repository.shard import TensorSpec
+from hyperpod_kit.checkpoint.repository.format.rows import Rows
+from hyperpod_kit.checkpoint.repository.format.shard import TensorSpec
+from hyperpod_kit.checkpoint.state import fitting
 from hyperpod_kit.errors import CheckpointError, StateNotSerializable
 
 SUBCLASSES = "subclasses"

@@ -16,26 +16,18 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteIte
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
-from hyperpod_kit.checkpoint import sharding, unsavable
+from hyperpod_kit.checkpoint.codec import sharding, unsavable
+from hyperpod_kit.checkpoint.codec.dtypes import NAMES
 from hyperpod_kit.checkpoint.dcp import checkpoint_location, subclass_parts
 from hyperpod_kit.checkpoint.dcp.reader import BYTES
 from hyperpod_kit.checkpoint.dcp.subclass_parts import Record, WrittenPart
-from hyperpod_kit.checkpoint.dtypes import NAMES
-from hyperpod_kit.checkpoint.load import bytes_of, view_of
-from hyperpod_kit.checkpoint.repository import (
-    catalog,
-    commit,
-    coverage,
-    digest,
-    identity,
-    index,
-    layout,
-    rows,
-    sealed_text,
-    stream,
-)
-from hyperpod_kit.checkpoint.repository.manifest import FileRecord, Manifest, now
-from hyperpod_kit.checkpoint.repository.shard import Placed, ShardLayout, TensorSpec, lay_out
+from hyperpod_kit.checkpoint.repository import commit
+from hyperpod_kit.checkpoint.repository.format import coverage, digest, index, layout, rows, sealed_text
+from hyperpod_kit.checkpoint.repository.format.manifest import FileRecord, Manifest, now
+from hyperpod_kit.checkpoint.repository.format.shard import Placed, ShardLayout, TensorSpec, lay_out
+from hyperpod_kit.checkpoint.repository.read import stream
+from hyperpod_kit.checkpoint.repository.records import catalog, identity
+from hyperpod_kit.checkpoint.transfer.load import bytes_of, view_of
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.version import version
 

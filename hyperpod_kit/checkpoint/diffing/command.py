@@ -10,11 +10,11 @@ from typing import Any
 from hyperpod_kit import ending
 from hyperpod_kit.checkpoint.commands import inspection, on_paths
 from hyperpod_kit.checkpoint.commands.table import table
+from hyperpod_kit.checkpoint.convert.files.byte_progress import TerminalProgress
 from hyperpod_kit.checkpoint.dcp import checkpoint_location
 from hyperpod_kit.checkpoint.diffing.compare import CheckpointAt, CheckpointDiff, TensorForm, diff, value_text
 from hyperpod_kit.checkpoint.diffing.items import ItemDifference
-from hyperpod_kit.checkpoint.formats.byte_progress import TerminalProgress
-from hyperpod_kit.checkpoint.repository import pins
+from hyperpod_kit.checkpoint.repository.records import pins
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.untrusted import terminal

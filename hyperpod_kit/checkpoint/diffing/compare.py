@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 
-from hyperpod_kit.checkpoint import gathered_tensors
-from hyperpod_kit.checkpoint.agent import extra_state
+from hyperpod_kit.checkpoint.agent.reports import extra_state
+from hyperpod_kit.checkpoint.codec.dtypes import TYPES
+from hyperpod_kit.checkpoint.convert.files.byte_progress import CountedBytes, Progress, no_progress
 from hyperpod_kit.checkpoint.dcp import reshard
 from hyperpod_kit.checkpoint.dcp.slices import SliceRequests, TensorSlice
-from hyperpod_kit.checkpoint.diffing.blocks import blocks
 from hyperpod_kit.checkpoint.diffing.items import ItemDifference, compare
-from hyperpod_kit.checkpoint.dtypes import TYPES
-from hyperpod_kit.checkpoint.formats.byte_progress import CountedBytes, Progress, no_progress
-from hyperpod_kit.checkpoint.repository import non_tensor_state, verify
-from hyperpod_kit.checkpoint.repository.index import Piece
-from hyperpod_kit.checkpoint.repository.rows import Rows
-from hyperpod_kit.checkpoint.repository.shard import ITEM_BYTES
+from hyperpod_kit.checkpoint.repository.format import non_tensor_state
+from hyperpod_kit.checkpoint.repository.format.index import Piece
+from hyperpod_kit.checkpoint.repository.format.rows import Rows
+from hyperpod_kit.checkpoint.repository.format.shard import ITEM_BYTES
+from hyperpod_kit.checkpoint.repository.read import verify
 from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.checkpoint.restore import gathered_tensors
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.untrusted.text import clean_one_line
 
@@ -263,3 +264,24 @@ def value_text(value: Any, limit: int = 40) -> str:
     if len(text) <= limit:
         return text
     return f"{text[: limit - 1]}…"
+
+
+# Large tensors in blocks of bounded size, each of which is one run of bytes in whatever piece it lies.
+
+Extents = tuple[int, ...]
+
+
+def blocks(shape: Extents, most: int) -> Iterator[tuple[Extents, Extents]]:
+    """(offsets, extents) of blocks of at most `most` items that make up a tensor of this shape, in its order."""
+    if math.prod(shape) <= most:
+        yield (0,) * len(shape), shape
+        return
+    row = math.prod(shape[1:])
+    if row > most:
+        for at in range(shape[0]):
+            for offsets, extents in blocks(shape[1:], most):
+                yield (at, *offsets), (1, *extents)
+        return
+    step = most // row
+    for at in range(0, shape[0], step):
+        yield (at, *(0,) * (len(shape) - 1)), (min(step, shape[0] - at), *shape[1:])

@@ -12,9 +12,10 @@ import os
 import socket
 from typing import Any, Dict, Optional
 
-from hyperpod_kit.checkpoint.repository import catalog, identity, latest, layout, manifest, sealed_text
-from hyperpod_kit.checkpoint.repository.failpoint import failpoint
+from hyperpod_kit.checkpoint.repository.format import layout, manifest, sealed_text
+from hyperpod_kit.checkpoint.repository.records import catalog, identity, latest
 from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.checkpoint.repository.store.failpoint import failpoint
 from hyperpod_kit.checkpoint.repository.store.open import StoreOrRoot, as_store
 
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 import enum
 from typing import Callable, NamedTuple, Set
 
-from hyperpod_kit.checkpoint.repository import digest, layout, manifest, proofs, stream, tombstone, verify
+from hyperpod_kit.checkpoint.repository.format import digest, layout, manifest
+from hyperpod_kit.checkpoint.repository.read import stream, verify
+from hyperpod_kit.checkpoint.repository.records import proofs, tombstone
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.errors import CheckpointError
 

@@ -17,23 +17,14 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Tuple
 
-from hyperpod_kit.checkpoint.repository import (
-    catalog,
-    identity,
-    layout,
-    lease,
-    leftovers,
-    manifest,
-    pins,
-    proofs,
-    tombstone,
-    verify,
-)
-from hyperpod_kit.checkpoint.repository.failpoint import failpoint
-from hyperpod_kit.checkpoint.repository.leftovers import Leftover
+from hyperpod_kit.checkpoint.repository.format import layout, manifest
 from hyperpod_kit.checkpoint.repository.policy import CheckpointFacts, Policy
+from hyperpod_kit.checkpoint.repository.read import verify
 from hyperpod_kit.checkpoint.repository.read_back import Prover, ReadBack, ReadBackOutcome
+from hyperpod_kit.checkpoint.repository.records import catalog, identity, lease, leftovers, pins, proofs, tombstone
+from hyperpod_kit.checkpoint.repository.records.leftovers import Leftover
 from hyperpod_kit.checkpoint.repository.store.base import Store, Unsupported
+from hyperpod_kit.checkpoint.repository.store.failpoint import failpoint
 from hyperpod_kit.errors import CheckpointError, RunIsOwned
 
 VALID, DAMAGED, UNCOMMITTED, UNJUDGED = "valid", "damaged", "uncommitted", "unknown"

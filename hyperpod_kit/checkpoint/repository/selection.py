@@ -11,8 +11,10 @@ from __future__ import annotations
 import contextlib
 from typing import Callable, Generic, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
-from hyperpod_kit.checkpoint.repository import catalog, commit_records, latest, layout, rollbacks, tombstone, verify
-from hyperpod_kit.checkpoint.repository.rollbacks import FreshStart
+from hyperpod_kit.checkpoint.repository.format import layout
+from hyperpod_kit.checkpoint.repository.read import verify
+from hyperpod_kit.checkpoint.repository.records import catalog, commit_records, latest, rollbacks, tombstone
+from hyperpod_kit.checkpoint.repository.records.rollbacks import FreshStart
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import StoreOrRoot, as_store
 from hyperpod_kit.checkpoint.repository.store.retrying import without_read_retries

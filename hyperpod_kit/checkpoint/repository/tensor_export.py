@@ -12,13 +12,15 @@ import os
 import struct
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-from hyperpod_kit.checkpoint.repository import index, non_tensor_state, rows, selection, verify
-from hyperpod_kit.checkpoint.repository.boxes import Runs
-from hyperpod_kit.checkpoint.repository.chunk_reader import Pump
-from hyperpod_kit.checkpoint.repository.manifest import FileRecord
-from hyperpod_kit.checkpoint.repository.shard import ITEM_BYTES, NATIVE, TensorSpec
+from hyperpod_kit.checkpoint.repository import selection
+from hyperpod_kit.checkpoint.repository.format import index, non_tensor_state, rows
+from hyperpod_kit.checkpoint.repository.format.boxes import Runs
+from hyperpod_kit.checkpoint.repository.format.manifest import FileRecord
+from hyperpod_kit.checkpoint.repository.format.shard import ITEM_BYTES, NATIVE, TensorSpec
+from hyperpod_kit.checkpoint.repository.read import verify
+from hyperpod_kit.checkpoint.repository.read.chunk_reader import Pump
+from hyperpod_kit.checkpoint.repository.read.stream import Shard
 from hyperpod_kit.checkpoint.repository.store.base import Store
-from hyperpod_kit.checkpoint.repository.stream import Shard
 from hyperpod_kit.errors import CheckpointError, HyperpodKitError, UsageError
 from hyperpod_kit.untrusted import parse, walk
 from hyperpod_kit.untrusted.text import clean_one_line

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hyperpod_kit.checkpoint.agent import shm_slots
+from hyperpod_kit.checkpoint.agent.shm import shm_slots
 from hyperpod_kit.checkpoint.tiers.base import Tier
 from hyperpod_kit.checkpoint.tiers.local_disk import LocalDiskTier
 from hyperpod_kit.checkpoint.tiers.memory import MemoryTier

@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from hyperpod_kit.checkpoint import wire_values
-from hyperpod_kit.checkpoint.agent.control_page import Key
-from hyperpod_kit.checkpoint.load import ProvedShard
+from hyperpod_kit.checkpoint.agent.shm.control_page import Key
+from hyperpod_kit.checkpoint.ranks import wire_values
+from hyperpod_kit.checkpoint.transfer.load import ProvedShard
 
 Tree = dict[str, Any]
 """The non-tensor state of a checkpoint."""

@@ -6,10 +6,12 @@ import contextlib
 import json
 from collections.abc import Iterator
 
-from hyperpod_kit.checkpoint.agent import local, shm_slots
-from hyperpod_kit.checkpoint.load import ProvedShard
-from hyperpod_kit.checkpoint.repository import digest, layout, stream
+from hyperpod_kit.checkpoint.agent.persist import local
+from hyperpod_kit.checkpoint.agent.shm import shm_slots
+from hyperpod_kit.checkpoint.repository.format import digest, layout
+from hyperpod_kit.checkpoint.repository.read import stream
 from hyperpod_kit.checkpoint.tiers.base import LOCAL, HeldShard, Tier, Tree
+from hyperpod_kit.checkpoint.transfer.load import ProvedShard
 from hyperpod_kit.errors import DigestMismatch
 
 

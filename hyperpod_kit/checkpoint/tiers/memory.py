@@ -6,11 +6,12 @@ import contextlib
 import json
 from collections.abc import Iterator, Sequence
 
-from hyperpod_kit.checkpoint.agent import shm_slots
-from hyperpod_kit.checkpoint.agent.control_page import Key, Page, SlotState
-from hyperpod_kit.checkpoint.load import ProvedShard
-from hyperpod_kit.checkpoint.repository import digest, stream
+from hyperpod_kit.checkpoint.agent.shm import shm_slots
+from hyperpod_kit.checkpoint.agent.shm.control_page import Key, Page, SlotState
+from hyperpod_kit.checkpoint.repository.format import digest
+from hyperpod_kit.checkpoint.repository.read import stream
 from hyperpod_kit.checkpoint.tiers.base import MEMORY, HeldShard, Tier, Tree
+from hyperpod_kit.checkpoint.transfer.load import ProvedShard
 from hyperpod_kit.errors import CheckpointError, DigestMismatch
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Iterator
 
-from hyperpod_kit.config.field import Field
-from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.mounts.file_system_ids import ACCESS_POINT_ID, file_system_id_pattern
 from hyperpod_kit.config.mounts.form import MountForm
-from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.config.settings.field import Field
+from hyperpod_kit.config.settings.findings import Finding
+from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.model.mounts.efs import EfsMount
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hyperpod_kit.config.patterns import Pattern
+from hyperpod_kit.config.settings.patterns import Pattern
 
 ACCESS_POINT_ID = Pattern(
     "HPK-E002",

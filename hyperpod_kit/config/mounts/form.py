@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Callable, Iterable, Mapping, Optional
 
-from hyperpod_kit.config.field import Field
-from hyperpod_kit.config.findings import Finding
-from hyperpod_kit.config.settings import ProvisioningParameters, Settings
+from hyperpod_kit.config.settings.field import Field
+from hyperpod_kit.config.settings.findings import Finding
+from hyperpod_kit.config.settings.settings import ProvisioningParameters, Settings
 from hyperpod_kit.model.mounts.base import Mount
 
 

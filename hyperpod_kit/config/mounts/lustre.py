@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Iterator, Optional
 
-from hyperpod_kit.config.field import Field
-from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.mounts.form import MountForm, ShortForm, StorageConfig
 from hyperpod_kit.config.mounts.fsx_names import FSX_DNS
-from hyperpod_kit.config.patterns import Pattern
-from hyperpod_kit.config.settings import ProvisioningParameters, Settings
+from hyperpod_kit.config.settings.field import Field
+from hyperpod_kit.config.settings.findings import Finding
+from hyperpod_kit.config.settings.patterns import Pattern
+from hyperpod_kit.config.settings.settings import ProvisioningParameters, Settings
 from hyperpod_kit.model.mounts.lustre import LustreMount
 
 STORAGE_CONFIG = StorageConfig({"DnsName": "dns_name", "MountName": "mount_name"}, "fsx", "/fsx")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Iterator
 
-from hyperpod_kit.config.field import Field
-from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.mounts.form import MountForm
-from hyperpod_kit.config.patterns import Pattern
-from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.config.settings.field import Field
+from hyperpod_kit.config.settings.findings import WARNING, Finding
+from hyperpod_kit.config.settings.patterns import Pattern
+from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.model.instance_types import has_instance_store
 from hyperpod_kit.model.mounts.base import is_on_login_or_compute_nodes
 from hyperpod_kit.model.mounts.nvme import NvmeMount

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Optional
 
-from hyperpod_kit.config.field import Field
 from hyperpod_kit.config.mounts.form import MountForm, ShortForm, StorageConfig
 from hyperpod_kit.config.mounts.fsx_names import FSX_DNS
-from hyperpod_kit.config.patterns import Pattern
-from hyperpod_kit.config.settings import ProvisioningParameters
+from hyperpod_kit.config.settings.field import Field
+from hyperpod_kit.config.settings.patterns import Pattern
+from hyperpod_kit.config.settings.settings import ProvisioningParameters
 from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
 
 STORAGE_CONFIG = StorageConfig({"DnsName": "dns_name"}, "openzfs", "/home")

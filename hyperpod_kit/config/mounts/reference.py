@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Mapping
 
-from hyperpod_kit.config import patterns
-from hyperpod_kit.config.field import Field
 from hyperpod_kit.config.mounts.registry import FORMS
-from hyperpod_kit.config.patterns import Pattern
+from hyperpod_kit.config.settings import patterns
+from hyperpod_kit.config.settings.field import Field
+from hyperpod_kit.config.settings.patterns import Pattern
 from hyperpod_kit.model.states import ROLES
 
 COMMON: Mapping[str, Field] = {

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hyperpod_kit.config.field import Field
 from hyperpod_kit.config.mounts.file_system_ids import ACCESS_POINT_ID, file_system_id_pattern
 from hyperpod_kit.config.mounts.form import MountForm
+from hyperpod_kit.config.settings.field import Field
 
 KIND = MountForm(
     fields={

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Iterator
 
-from hyperpod_kit.config.fields import fits_field_pattern_if_any
-from hyperpod_kit.config.findings import Finding
+from hyperpod_kit.config.fields.fields import fits_field_pattern_if_any
 from hyperpod_kit.config.mounts.mountpoint_s3 import PREFIX
-from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.config.settings.findings import Finding
+from hyperpod_kit.config.settings.settings import Settings
 
 AT = "hyperpod_kit.bundle"
 

@@ -6,8 +6,8 @@ import re
 from typing import Iterator
 from urllib.parse import urlsplit
 
-from hyperpod_kit.config.findings import WARNING, Finding
-from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.config.settings.findings import WARNING, Finding
+from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.model.clients import ARCHITECTURES, CLIENTS
 
 AT = "hyperpod_kit.clients"

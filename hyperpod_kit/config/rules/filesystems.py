@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Iterator
 
-from hyperpod_kit.config.findings import Finding
-from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.config.settings.findings import Finding
+from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.model import platform
 
 

@@ -7,11 +7,11 @@ from collections import Counter
 from difflib import get_close_matches
 from typing import Iterator
 
-from hyperpod_kit.config.fields import fits_field_pattern_if_any
-from hyperpod_kit.config.findings import Finding
-from hyperpod_kit.config.patterns import CLUSTER_NAME
+from hyperpod_kit.config.fields.fields import fits_field_pattern_if_any
 from hyperpod_kit.config.rules.cluster import AT
-from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.config.settings.findings import Finding
+from hyperpod_kit.config.settings.patterns import CLUSTER_NAME
+from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.model.states import LifecycleMode, Role
 
 

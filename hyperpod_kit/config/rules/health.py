@@ -5,8 +5,8 @@ from __future__ import annotations
 import posixpath
 from typing import Iterator
 
-from hyperpod_kit.config.findings import Finding
-from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.config.settings.findings import Finding
+from hyperpod_kit.config.settings.settings import Settings
 
 AT = "hyperpod_kit.health"
 

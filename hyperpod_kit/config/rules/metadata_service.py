@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Iterator
 
-from hyperpod_kit.config.fields import fits_field_pattern_if_any
-from hyperpod_kit.config.findings import Finding
-from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.config.fields.fields import fits_field_pattern_if_any
+from hyperpod_kit.config.settings.findings import Finding
+from hyperpod_kit.config.settings.settings import Settings
 
 AT = "hyperpod_kit.metadata_service"
 

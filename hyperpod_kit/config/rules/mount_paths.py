@@ -6,8 +6,8 @@ import posixpath
 import re
 from typing import Iterator
 
-from hyperpod_kit.config.findings import WARNING, Finding
-from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.config.settings.findings import WARNING, Finding
+from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.model.mounts.base import Mount
 
 PATH = re.compile(r"(/[A-Za-z0-9._-]+)+")

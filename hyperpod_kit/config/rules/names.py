@@ -6,9 +6,9 @@ import re
 from difflib import get_close_matches
 from typing import Iterator
 
-from hyperpod_kit.config.findings import Finding
-from hyperpod_kit.config.patterns import MOUNT_NAME
-from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.config.settings.findings import Finding
+from hyperpod_kit.config.settings.patterns import MOUNT_NAME
+from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.model.states import ROLES
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Iterator, Mapping
 
-from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.rules.cluster import AT
-from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.config.settings.findings import WARNING, Finding
+from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.model.states import LifecycleMode
 
 COVERED_FIELDS = {

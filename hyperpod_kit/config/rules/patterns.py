@@ -1,15 +1,15 @@
-"""Texts that do not look as their field says (config/fields.py)."""
+"""Texts that do not look as their field says (config/fields/fields.py)."""
 
 from __future__ import annotations
 
 from typing import Iterator
 
-from hyperpod_kit.config.fields import pattern_at
-from hyperpod_kit.config.findings import Finding
+from hyperpod_kit.config.fields.fields import pattern_at
 from hyperpod_kit.config.mounts.reference import COMMON
 from hyperpod_kit.config.mounts.registry import FORMS
-from hyperpod_kit.config.schema_recorder import MOUNTS, KeyPath, KeyRead
-from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.config.settings.findings import Finding
+from hyperpod_kit.config.settings.schema_recorder import MOUNTS, KeyPath, KeyRead
+from hyperpod_kit.config.settings.settings import Settings
 
 
 def check_text_patterns_outside_mounts(settings: Settings) -> Iterator[Finding]:

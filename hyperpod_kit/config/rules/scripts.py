@@ -7,9 +7,9 @@ import posixpath
 from difflib import get_close_matches
 from typing import Iterator
 
-from hyperpod_kit.config.fields import fits_field_pattern_if_any
-from hyperpod_kit.config.findings import WARNING, Finding
-from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.config.fields.fields import fits_field_pattern_if_any
+from hyperpod_kit.config.settings.findings import WARNING, Finding
+from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.model.scripts import PLACES, CustomScript
 from hyperpod_kit.model.states import ROLES
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Iterator
 
-from hyperpod_kit.config.fields import fits_field_pattern_if_any
-from hyperpod_kit.config.findings import WARNING, Finding
-from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.config.fields.fields import fits_field_pattern_if_any
+from hyperpod_kit.config.settings.findings import WARNING, Finding
+from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.model.states import ROLES
 
 AT = "hyperpod_kit.secrets"

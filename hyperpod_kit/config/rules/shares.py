@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Iterator
 
-from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.rules.users import SYSTEM_NAMES
-from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.config.settings.findings import WARNING, Finding
+from hyperpod_kit.config.settings.settings import Settings
 
 AT = "hyperpod_kit.groups"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Iterator
 
-from hyperpod_kit.config.findings import WARNING, Finding
-from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.config.settings.findings import WARNING, Finding
+from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.model.slurm_state import OWN_DISK, slurm_state_unfit_reason
 from hyperpod_kit.model.states import LifecycleMode
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Iterator, Sequence
 
-from hyperpod_kit.config.fields import fits_field_pattern_if_any
-from hyperpod_kit.config.findings import INFO, WARNING, Finding
-from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.config.fields.fields import fits_field_pattern_if_any
+from hyperpod_kit.config.settings.findings import INFO, WARNING, Finding
+from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.model.accelerators import ACTIONS, efa_count, gpu_count
 from hyperpod_kit.model.clients import CLIENTS
 from hyperpod_kit.model.optional_steps import ENFORCED, LIMITS, LOGIN_USER, PREEMPT_MODES, SCHEMAS

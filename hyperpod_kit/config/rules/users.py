@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Iterator
 
-from hyperpod_kit.config.fields import fits_field_pattern_if_any
-from hyperpod_kit.config.findings import Finding
-from hyperpod_kit.config.homes import HOMES_PATH
-from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.config.fields.fields import fits_field_pattern_if_any
+from hyperpod_kit.config.settings.findings import Finding
+from hyperpod_kit.config.settings.homes import HOMES_PATH
+from hyperpod_kit.config.settings.settings import Settings
 
 SYSTEM_NAMES = (
     *("root", "daemon", "bin", "sys", "sync", "games", "man", "lp", "mail", "news", "uucp", "proxy", "www-data"),

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
 from hyperpod_kit.data.bulk.staging import WORK_DIRECTORY, ContentMismatch, FetchedPart, StagedFile
-from hyperpod_kit.data.formats import digests
+from hyperpod_kit.data.reading import digests
 from hyperpod_kit.data.reading.bounded import ReadUnanswered
 from hyperpod_kit.data.reading.listing import is_directory, list_files
 from hyperpod_kit.data.reading.mounts import SourceMounts

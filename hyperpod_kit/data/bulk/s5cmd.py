@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import enum
+import hashlib
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -12,9 +15,8 @@ import threading
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, BinaryIO
 
-from hyperpod_kit.data.bulk import etag
 from hyperpod_kit.data.bulk.staging import ContentMismatch, FetchedPart, StagedFile
 from hyperpod_kit.data.bulk.throttle import ProcessThrottle
 from hyperpod_kit.data.reading.objects import split_url
@@ -119,16 +121,16 @@ class S5cmd:
             if self._read_twice >= _MAX_ETAG_CHANGES and not self._same:
                 return False
         with open(part_path, "rb") as stream:
-            verdict, digest = etag.etag_verdict_and_md5_or_empty(stream, file.size, file.etag)
+            verdict, digest = etag_verdict_and_md5_or_empty(stream, file.size, file.etag)
         with self._lock:
-            if verdict is etag.EtagVerdict.SAME:
+            if verdict is EtagVerdict.SAME:
                 self._same += 1
-            elif verdict is etag.EtagVerdict.OTHER:
+            elif verdict is EtagVerdict.OTHER:
                 if self._digests.get(file.path) != digest:
                     self._digests[file.path] = digest
                     raise ContentMismatch(f"{file.path}: MD5 {digest}, and its ETag is {file.etag}")
                 self._read_twice += 1
-        return verdict is etag.EtagVerdict.SAME
+        return verdict is EtagVerdict.SAME
 
     @contextlib.contextmanager
     def _running_s5cmd(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
@@ -222,3 +224,90 @@ def parse_error_line(line: str) -> str:
     with contextlib.suppress(ValueError, KeyError):
         message = parse.parse_json_object(line, _MAX_LINE)["error"]
     return clean_one_line(message)
+
+
+# Whether a file is the object that an ETag is of: MD5 of the whole, or of the parts in which it was uploaded.
+
+_MIB = 1 << 20
+_USUAL_PART_SIZES = tuple(
+    size * _MIB for size in (5, 8, 10, 15, 16, 25, 32, 50, 64, 100, 128, 200, 256, 500, 512, 1024, 5120)
+)
+"""Sizes of parts that tools upload: boto3 and the AWS CLI 8 MiB, s5cmd 50 MiB."""
+
+_MAX_CANDIDATES = 4
+"""Sizes that are tried at a time: each costs an MD5 of the file."""
+
+
+class EtagVerdict(enum.Enum):
+    """What an ETag says of a file of the object's size."""
+
+    SAME = "same"
+    OTHER = "other"
+    """It is not its MD5: other bytes, or an object whose ETag is none, as with SSE-KMS."""
+    SILENT = "silent"
+    """It is of parts whose sizes are not known."""
+
+
+def etag_verdict_and_md5_or_empty(stream: BinaryIO, size: int, etag: str) -> tuple[EtagVerdict, str]:
+    """Compare a file with an ETag; return the verdict, and the MD5 of the whole file where it was computed.
+
+    Raises OSError.
+    """
+    match = re.fullmatch(r'"?([0-9a-f]{32})(?:-(\d+))?"?', etag)
+    if match is None:
+        return EtagVerdict.SILENT, ""
+    expected, parts = match[1], int(match[2] or 0)
+    if not parts:
+        file_digest = hashlib.md5(usedforsecurity=False)
+        while data := stream.read(_MIB):
+            file_digest.update(data)
+        if file_digest.hexdigest() == expected:
+            return EtagVerdict.SAME, expected
+        return EtagVerdict.OTHER, file_digest.hexdigest()
+    candidates = [_MultipartDigest(length) for length in candidate_part_sizes(size, parts)]
+    while candidates and (data := stream.read(_MIB)):
+        for candidate in candidates:
+            candidate.update(data)
+    if any(candidate.digest() == expected for candidate in candidates):
+        return EtagVerdict.SAME, ""
+    return EtagVerdict.SILENT, ""
+
+
+def candidate_part_sizes(size: int, parts: int) -> list[int]:
+    """List the part sizes, in whole MiB, that give a file so many parts, the usual ones first."""
+    smallest = -(-size // parts)
+    largest = 5 << 40
+    if parts > 1:
+        largest = (size - 1) // (parts - 1)
+    round_up = -(-smallest // _MIB) * _MIB
+    return [
+        size_of_part
+        for size_of_part in dict.fromkeys((*_USUAL_PART_SIZES, round_up))
+        if smallest <= size_of_part <= largest
+    ][:_MAX_CANDIDATES]
+
+
+class _MultipartDigest:
+    """MD5 of the MD5s of parts of one length, a multiple of what is given at a time."""
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+        self._at = 0
+        self._part = hashlib.md5(usedforsecurity=False)
+        self._digest_of_parts = hashlib.md5(usedforsecurity=False)
+
+    def update(self, data: bytes) -> None:
+        """Add the next bytes."""
+        if self._at == self._length:
+            self._finish_part()
+        self._part.update(data)
+        self._at += len(data)
+
+    def digest(self) -> str:
+        """Return the digest of all bytes added. May be called once."""
+        self._finish_part()
+        return self._digest_of_parts.hexdigest()
+
+    def _finish_part(self) -> None:
+        self._digest_of_parts.update(self._part.digest())
+        self._part, self._at = hashlib.md5(usedforsecurity=False), 0

@@ -10,16 +10,16 @@ from typing import Any, NamedTuple
 from hyperpod_kit.data.commands.progress import ByteLine, format_size
 from hyperpod_kit.data.commands.rights import reading_as_owner
 from hyperpod_kit.data.dataset import IndexedDataset
-from hyperpod_kit.data.default_order import choose_shuffled_order, order_of
 from hyperpod_kit.data.formats.table import SUFFIXES, import_format_module
 from hyperpod_kit.data.index.build import build_index
 from hyperpod_kit.data.index.layout import IndexedFile, SampleIndex
 from hyperpod_kit.data.mixing import WELL_MIXED, Mixing, SortedBy, detect_fields_data_is_sorted_by, measure_mixing
-from hyperpod_kit.data.order import ShuffledOrder
+from hyperpod_kit.data.order.default_order import choose_shuffled_order, order_of
+from hyperpod_kit.data.order.order import ShuffledOrder
+from hyperpod_kit.data.order.spread_order import LANES
 from hyperpod_kit.data.reading.listing import storage_errors_as_data_unavailable
 from hyperpod_kit.data.reading.mounts import SourceMounts
 from hyperpod_kit.data.reading.source_files import describe_change, open_source
-from hyperpod_kit.data.spread_order import LANES
 from hyperpod_kit.errors import DataError, UsageError, first_line
 from hyperpod_kit.untrusted import terminal
 

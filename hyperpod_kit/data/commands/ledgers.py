@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from hyperpod_kit.data.sample_log_check import EpochReport, check_sample_log
+from hyperpod_kit.data.loading.sample_log_check import EpochReport, check_sample_log
 from hyperpod_kit.untrusted import terminal
 
 _MAX_SHOWN = 12

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
-from hyperpod_kit.data import megatron
 from hyperpod_kit.data.commands.progress import ByteLine
 from hyperpod_kit.data.commands.rights import reading_as_owner
 from hyperpod_kit.data.dataset import IndexedDataset
 from hyperpod_kit.data.index.build import build_index
+from hyperpod_kit.data.tokens import megatron
 from hyperpod_kit.errors import DataError, NoData, Untrusted, UsageError
 from hyperpod_kit.untrusted import by_descriptor, files, source_owner, terminal
 from hyperpod_kit.untrusted.text import clean_one_line

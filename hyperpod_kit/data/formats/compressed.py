@@ -15,8 +15,9 @@ from typing import IO, Any, Protocol
 
 import numpy as np
 
-from hyperpod_kit.data.formats import digests, lines, table
+from hyperpod_kit.data.formats import lines, table
 from hyperpod_kit.data.formats.table import RecordReader, Scan
+from hyperpod_kit.data.reading import digests
 from hyperpod_kit.data.reading.source_files import SourceFile, SourceFiles
 from hyperpod_kit.errors import BadRecord, DataError
 

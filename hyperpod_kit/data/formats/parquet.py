@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from hyperpod_kit.data.bijection import Numbers
-from hyperpod_kit.data.formats import digests
 from hyperpod_kit.data.formats.parquet_footer import ParquetFooter
 from hyperpod_kit.data.formats.parquet_groups import ParquetGroups, RowGroup, open_parquet
 from hyperpod_kit.data.formats.table import RecordReader, Scan, require_plausible_sample_count
+from hyperpod_kit.data.numbers.bijection import Numbers
+from hyperpod_kit.data.reading import digests
 from hyperpod_kit.data.reading.bounded import ReadUnanswered
 from hyperpod_kit.data.reading.source_files import SourceFile, SourceFiles
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from hyperpod_kit.data.formats import digests
 from hyperpod_kit.data.formats.lines import MAX_SAMPLE_BYTES
 from hyperpod_kit.data.formats.table import RecordReader, Scan
+from hyperpod_kit.data.reading import digests
 from hyperpod_kit.data.reading.source_files import SourceFile, SourceFiles
 
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from hyperpod_kit.data.formats import digests, lines
+from hyperpod_kit.data.formats import lines
 from hyperpod_kit.data.formats.ranged_file import RangedFile
 from hyperpod_kit.data.formats.table import RecordReader, Scan
+from hyperpod_kit.data.reading import digests
 from hyperpod_kit.data.reading.source_files import SourceFile, SourceFiles
 from hyperpod_kit.errors import BadRecord
 

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
+import struct
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from hyperpod_kit.data.formats import digests
+from hyperpod_kit.data.dataset import decode_record
 from hyperpod_kit.data.formats.table import Scan, import_format_module
 from hyperpod_kit.data.index import layout, sources
-from hyperpod_kit.data.index.check import drop_or_refuse_bad_records
-from hyperpod_kit.data.index.layout import FILE, POINT, SampleIndex, join_source_path
-from hyperpod_kit.data.index.parts import Parts
+from hyperpod_kit.data.index.layout import FILE, POINT, IndexedFile, SampleIndex, join_source_path
+from hyperpod_kit.data.index.sources import SourceEntry
+from hyperpod_kit.data.reading import digests
 from hyperpod_kit.data.reading.bounded import REPLY_SECONDS
 from hyperpod_kit.data.reading.listing import storage_errors_as_data_unavailable
 from hyperpod_kit.data.reading.mounts import SourceMounts
-from hyperpod_kit.data.reading.source_files import describe_change, open_source
-from hyperpod_kit.errors import ChangedFile, DataError
+from hyperpod_kit.data.reading.source_files import SourceFiles, describe_change, open_source
+from hyperpod_kit.errors import BadRecord, ChangedFile, DataError
 from hyperpod_kit.system import atomic_file
 from hyperpod_kit.untrusted import by_descriptor
 
@@ -245,3 +248,137 @@ def _points_array(scans: Sequence[Scan]) -> npt.NDArray[Any]:
     points = np.zeros(len(pairs), POINT)
     points["raw"], points["plain"] = pairs[:, 0], pairs[:, 1]
     return points
+
+
+# Decode every sample of a file once, while it is indexed, so that training does not meet one that cannot be.
+
+_MEMORY_BYTES = 64 << 20
+
+
+def drop_or_refuse_bad_records(path: str, file: SourceEntry, scan: Scan, on_bad: str) -> Scan:
+    """Decode every record of a file; return the scan without the bad ones, and with their count.
+
+    Raises BadRecord unless `on_bad` is "skip".
+    """
+    points = np.zeros(len(scan.points), POINT)
+    points["raw"], points["plain"] = scan.points[:, 0], scan.points[:, 1]
+    count = len(scan.starts)
+    indexed_file = IndexedFile(
+        0, path, file.format, file.size, file.mtime_ns, scan.digest, 0, count, scan.skipped, points
+    )
+    files = SourceFiles()
+    reader = import_format_module(file.format).reader(files, _MEMORY_BYTES)
+    good = np.ones(count, bool)
+    try:
+        for number, (start, length) in enumerate(zip(scan.starts.tolist(), scan.lengths.tolist(), strict=True)):
+            try:
+                decode_record(reader.record(indexed_file, start, length), indexed_file, number, start)
+            except BadRecord:
+                if on_bad != "skip":
+                    raise
+                good[number] = False
+    finally:
+        files.close()
+    bad = count - int(good.sum())
+    return scan._replace(starts=scan.starts[good], lengths=scan.lengths[good], skipped=scan.skipped + bad)
+
+
+# What an indexing run has found so far, file by file, so that the next one goes on: appended, and read up to the
+# first record that is not whole.
+
+_MAGIC = b"hpkpart1"
+_HEAD = struct.Struct("<8sIQI")
+"""Magic, bytes of the key, bytes of the scan with its checksum, checksum of the key."""
+
+_COUNTS = struct.Struct("<3Q")
+"""Samples, places at which reading can begin, records that are none."""
+
+_CHECKSUM_BYTES = 4
+"""Bytes of a scan's checksum, its last ones."""
+
+_MAX_KEY_BYTES = 64 << 10
+"""Bytes of a key, which has a path in it: what is longer is no key, however long the file is."""
+
+_FLUSH_SECONDS = 5.0
+"""Seconds between two flushes to disk."""
+
+
+class Parts:
+    """The scans in `folder`, by a key that names the file and what it was. `digest`: another one is another part."""
+
+    def __init__(self, folder: str, digest: str) -> None:
+        by_descriptor.make_directories(folder)
+        self._path = os.path.join(folder, f"scans-{digest}")
+        self._locations: dict[str, tuple[int, int]] = {}
+        self._stream: IO[bytes] = by_descriptor.open_stream_for_writing(self._path, "a+b")  # closed by flush
+        end = self._load_locations_and_find_valid_end()
+        self._stream.truncate(end)
+        self._flushed = time.monotonic()
+
+    def _load_locations_and_find_valid_end(self) -> int:
+        """Note where each record lies; returns where the last whole one ends."""
+        self._stream.seek(0)
+        at = 0
+        size = os.fstat(self._stream.fileno()).st_size
+        while True:
+            head = self._stream.read(_HEAD.size)
+            if len(head) < _HEAD.size:
+                return at
+            magic, key_length, length, check = _HEAD.unpack(head)
+            begin = at + _HEAD.size + key_length
+            if magic != _MAGIC or key_length > _MAX_KEY_BYTES or begin + length > size:
+                return at
+            key = self._stream.read(key_length)
+            if zlib.crc32(key) != check:
+                return at
+            self._locations[key.decode("utf-8", "surrogateescape")] = (begin, length)
+            at = begin + length
+            self._stream.seek(at)
+
+    def read_scan_if_intact(self, key: str) -> Scan | None:
+        """Return the scan of a key; None when there is none that is whole."""
+        location = self._locations.get(key)
+        if location is None:
+            return None
+        self._stream.seek(location[0])
+        data = self._stream.read(location[1])
+        end = len(data) - _CHECKSUM_BYTES
+        if end < _COUNTS.size or zlib.crc32(memoryview(data)[:end]) != int.from_bytes(data[end:], "little"):
+            return None
+        count, points, skipped = _COUNTS.unpack_from(data)
+        at = _COUNTS.size
+        text_at = at + 12 * count + 16 * points
+        if text_at > end:
+            return None
+        try:
+            digest = data[text_at:end].decode()
+        except UnicodeDecodeError:
+            return None
+        starts = np.frombuffer(data, "<u8", count, at)
+        lengths = np.frombuffer(data, "<u4", count, at + 8 * count)
+        points_array = np.frombuffer(data, "<u8", 2 * points, at + 12 * count).reshape(-1, 2)
+        return Scan(starts, lengths, digest, skipped, points_array)
+
+    def append_scan(self, key: str, scan: Scan) -> None:
+        """Keep a scan."""
+        body = io.BytesIO()
+        body.write(_COUNTS.pack(len(scan.starts), len(scan.points), scan.skipped))
+        body.write(np.ascontiguousarray(scan.starts, "<u8").tobytes())
+        body.write(np.ascontiguousarray(scan.lengths, "<u4").tobytes())
+        body.write(np.ascontiguousarray(scan.points, "<u8").tobytes())
+        body.write(scan.digest.encode())
+        data = body.getvalue()
+        name = key.encode("utf-8", "surrogateescape")
+        self._stream.write(
+            _HEAD.pack(_MAGIC, len(name), len(data) + _CHECKSUM_BYTES, zlib.crc32(name))
+            + name
+            + data
+            + zlib.crc32(data).to_bytes(4, "little")
+        )
+        if time.monotonic() - self._flushed > _FLUSH_SECONDS:
+            self._stream.flush()
+            self._flushed = time.monotonic()
+
+    def flush_and_close(self) -> None:
+        """Write everything to the file and close it."""
+        self._stream.close()

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hyperpod_kit.data.bijection import Numbers
-from hyperpod_kit.data.deduplication import unique_values
+from hyperpod_kit.data.numbers.bijection import Numbers
+from hyperpod_kit.data.numbers.deduplication import unique_values
 from hyperpod_kit.errors import DataError, NoData, Untrusted
 from hyperpod_kit.untrusted import files, parse
 from hyperpod_kit.untrusted.text import clean_one_line

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from hyperpod_kit.data.bijection import Numbers
-from hyperpod_kit.data.block_cuts import PIECE_NUMBER_BITS
-from hyperpod_kit.data.deduplication import unique_with_counts
-from hyperpod_kit.data.default_order import SHORT_SAMPLE_BYTES
+from hyperpod_kit.data.numbers.bijection import Numbers
+from hyperpod_kit.data.numbers.deduplication import unique_with_counts
+from hyperpod_kit.data.order.block_cuts import PIECE_NUMBER_BITS
+from hyperpod_kit.data.order.default_order import SHORT_SAMPLE_BYTES
 from hyperpod_kit.data.reading.source_files import FileFacts, SourceFiles
 
 SMALL_BYTES = SHORT_SAMPLE_BYTES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from hyperpod_kit.data.bijection import Numbers
+from hyperpod_kit.data.numbers.bijection import Numbers
 from hyperpod_kit.data.reading.coalesced_reads import CoalescedReads
 from hyperpod_kit.data.reading.source_files import FileFacts, SourceFiles
 

@@ -10,8 +10,8 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from hyperpod_kit.data.bijection import Numbers
-from hyperpod_kit.data.formats import digests
+from hyperpod_kit.data.numbers.bijection import Numbers
+from hyperpod_kit.data.reading import digests
 from hyperpod_kit.data.reading.bounded import PIECE_BYTES, REPLY_SECONDS, BoundedFile, ReadUnanswered
 from hyperpod_kit.data.reading.chunks import ChunkedObject, ChunkStore, DiskCache
 from hyperpod_kit.data.reading.local_file import LocalFile

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Callable, Optional, Sequence, Tuple
 
-from hyperpod_kit.checkpoint.agent.wire import Address, Wire, WireServer, connect
+from hyperpod_kit.checkpoint.agent.wire.wire import Address, Wire, WireServer, connect
 from hyperpod_kit.errors import JobError, Untrusted
 from hyperpod_kit.job.fan_out.destination import digest_of
 

@@ -11,8 +11,9 @@ from functools import partial
 from typing import Callable, List, Mapping, Optional, Tuple
 
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint
-from hyperpod_kit.job.foreign import dcp, deepspeed, huggingface, lightning, megatron, proving
+from hyperpod_kit.job.foreign import dcp, proving
 from hyperpod_kit.job.foreign.candidate import MOST_STEPS, Detector, ForeignCandidate, well_named
+from hyperpod_kit.job.foreign.frameworks import deepspeed, huggingface, lightning, megatron
 from hyperpod_kit.untrusted.text import clean_one_line
 
 DETECTORS: Tuple[Detector, ...] = (dcp.detect, megatron.detect, deepspeed.detect, huggingface.detect, lightning.detect)

@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 from typing import Iterator, Mapping, Optional
 
-from hyperpod_kit.checkpoint.agent import capture_age, control_page, shm_paths, shm_slots
-from hyperpod_kit.checkpoint.agent.control_page import COMPLETE_STATES, Page
+from hyperpod_kit.checkpoint.agent.shm import capture_age, control_page, shm_paths, shm_slots
+from hyperpod_kit.checkpoint.agent.shm.control_page import COMPLETE_STATES, Page
 from hyperpod_kit.environment import HPK_CHECKPOINT_ROOT, HPK_SHM_DIR
 from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.job.goodput.time_rows import MemoryCapture

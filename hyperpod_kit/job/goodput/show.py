@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Dict, List, Optional, Sequence
 
-from hyperpod_kit.checkpoint.agent.save_failures import ago
+from hyperpod_kit.checkpoint.agent.reports.save_failures import ago
 from hyperpod_kit.job.base.durations import describe_duration
 from hyperpod_kit.job.goodput.cause import LABELS, TimeCause
 from hyperpod_kit.job.goodput.job_time import JobState, JobTime

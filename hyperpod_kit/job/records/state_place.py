@@ -13,7 +13,7 @@ import re
 import time
 from typing import Iterator, Mapping
 
-from hyperpod_kit.checkpoint.repository import layout, manifest
+from hyperpod_kit.checkpoint.repository.format import layout, manifest
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import MOUNTPOINT, is_path, mount_type_and_source, open_store
 from hyperpod_kit.errors import Absent, CheckpointError, JobError, NoRecords

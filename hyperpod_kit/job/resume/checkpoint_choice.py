@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
-from hyperpod_kit.checkpoint.repository import commit_records
+from hyperpod_kit.checkpoint.repository.records import commit_records
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.environment import HPK_RESUME_FROM, HPK_RESUME_KIND, HPK_RESUME_MEMORY, HPK_RESUME_STEP
 from hyperpod_kit.errors import NoCheckpoint, NoValidCheckpoint
@@ -142,7 +142,7 @@ def _newest_kit_else_foreign(kit_chooser: Chooser, root: str, passed_over: Mappi
 
 def _is_newer(attempt: str, order: Tuple[int, int]) -> bool:
     """Return whether an attempt of ours is newer, also one that lies in memory alone."""
-    from hyperpod_kit.checkpoint.repository import layout
+    from hyperpod_kit.checkpoint.repository.format import layout
 
     name = layout.parse_checkpoint_id(attempt)
     return name is not None and (name.epoch, name.seq) > order

@@ -13,7 +13,7 @@ import subprocess
 import time
 from typing import Callable, Iterator, NamedTuple, Tuple
 
-from hyperpod_kit.checkpoint.repository import layout
+from hyperpod_kit.checkpoint.repository.format import layout
 from hyperpod_kit.checkpoint.repository.store.open import is_path
 from hyperpod_kit.job.foreign import newest, proving
 from hyperpod_kit.job.foreign.candidate import MOST_STEPS, well_named

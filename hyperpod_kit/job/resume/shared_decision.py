@@ -16,7 +16,7 @@ import tempfile
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
-from hyperpod_kit.checkpoint.repository.fresh_start import record_root_fresh_start
+from hyperpod_kit.checkpoint.repository.records.fresh_start import record_root_fresh_start
 from hyperpod_kit.environment import HPK_FRESH
 from hyperpod_kit.errors import JobError, NoValidCheckpoint, Untrusted
 from hyperpod_kit.job.foreign.candidate import MOST_STEPS, well_named

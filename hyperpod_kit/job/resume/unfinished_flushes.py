@@ -1,4 +1,4 @@
-"""Waits for captures that other nodes are still bringing to storage (checkpoint/repository/flush_note.py).
+"""Waits for captures that other nodes are still bringing to storage (checkpoint/repository/records/flush_note.py).
 
 The nodes of a run that ended may save what it left in memory for minutes, and the next run begins elsewhere. Whether
 such a save goes on is seen by its note, which changes while it does: no clock of another machine is trusted.
@@ -10,9 +10,9 @@ import time
 from dataclasses import dataclass
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
-from hyperpod_kit.checkpoint.repository import flush_note, rollbacks
-from hyperpod_kit.checkpoint.repository.flush_note import FlushNote
-from hyperpod_kit.checkpoint.repository.layout import CheckpointId
+from hyperpod_kit.checkpoint.repository.format.layout import CheckpointId
+from hyperpod_kit.checkpoint.repository.records import flush_note, rollbacks
+from hyperpod_kit.checkpoint.repository.records.flush_note import FlushNote
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.errors import NoValidCheckpoint
 from hyperpod_kit.job.resume import checkpoint_choice

@@ -13,23 +13,23 @@ from dataclasses import dataclass
 from typing import Dict, Optional, Sequence, Tuple
 
 from hyperpod_kit.environment import HPK_ATTEMPT, HPK_CHECKPOINT_ROOT, HPK_STATE
-from hyperpod_kit.errors import GaveUp, NoValidCheckpoint
+from hyperpod_kit.errors import GaveUp, JobError, NoValidCheckpoint
 from hyperpod_kit.job.base import allocation
 from hyperpod_kit.job.base.allocation import Allocation
+from hyperpod_kit.job.base.signals import Signals
 from hyperpod_kit.job.decide.budget import PoisonCheckpoint, count_spent_budget, find_poison_checkpoint
 from hyperpod_kit.job.decide.decision import StartFacts, refuse_start
 from hyperpod_kit.job.decide.outcome import Observation, Outcome, classify
 from hyperpod_kit.job.decide.outcome_kind import OutcomeKind
 from hyperpod_kit.job.decide.run_end import explain_run_end
 from hyperpod_kit.job.foreign.quarantine import set_aside
-from hyperpod_kit.job.records.ledger import Row
+from hyperpod_kit.job.records.ledger import Ledger, Row
 from hyperpod_kit.job.resume import checkpoint_choice, launches, proving_watch
 from hyperpod_kit.job.resume.checkpoint_choice import Choice
 from hyperpod_kit.job.resume.patience import Patience
 from hyperpod_kit.job.resume.proving_step import ProvingStep
 from hyperpod_kit.job.resume.resumption import Resumption
 from hyperpod_kit.job.run import begin_anew
-from hyperpod_kit.job.run.budget_rows import BudgetRows
 from hyperpod_kit.job.run.interruptions import Interruptions, RunHandedBack
 from hyperpod_kit.job.step import launch_probe, srun_step
 from hyperpod_kit.job.step.container_starts import ContainerStarts
@@ -332,3 +332,47 @@ def select_nodes(
     if context.groups or uses_whole_allocation:
         return ()
     return healthy[:needed]
+
+
+# Append the rows from which the budget is counted, whatever storage does meanwhile.
+
+CACHE_SECONDS = 2.0
+"""Seconds in which a mount that has gone may still answer from its cache."""
+
+MAX_FAILURES = 3
+"""Tries to append where the checkpoint root answers."""
+
+
+class BudgetRows:
+    """Writes the rows of one run of the batch script."""
+
+    def __init__(self, ledger: Ledger, storage: CheckpointRoot, signals: Signals, interruptions: Interruptions) -> None:
+        self._ledger = ledger
+        self._storage = storage
+        self._signals = signals
+        self._interruptions = interruptions
+        self._failures = 0
+
+    def append(self, event: str, **fields: object) -> None:
+        """Append a row, with as many tries as that takes. Raises JobError, RunStopped, RunHandedBack."""
+        while not self.try_append(event, **fields):
+            pass
+
+    def try_append(self, event: str, **fields: object) -> bool:
+        """Append a row; return False where that failed and may succeed now.
+
+        What was read of the root shortly before may be wrong then. Raises JobError, RunStopped, RunHandedBack.
+        """
+        try:
+            self._ledger.append(event, **fields)
+        except JobError:
+            self._failures += 1
+            self._signals.pause_until_stop_or_warning(CACHE_SECONDS)
+            if self._storage.outlast():
+                self._failures = 0
+            self._interruptions.raise_if_signalled("waiting for storage")
+            if self._failures >= MAX_FAILURES or not self._storage.answers():
+                raise
+            return False
+        self._failures = 0
+        return True

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Mapping, Sequence
 
-from hyperpod_kit.checkpoint.repository import fresh_start
+from hyperpod_kit.checkpoint.repository.records import fresh_start
 from hyperpod_kit.errors import CheckpointError, JobError
 from hyperpod_kit.job.records.ledger import Ledger
 from hyperpod_kit.job.step.options import RunOptions

@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import time
 from dataclasses import dataclass
-from typing import Mapping, Optional, Sequence, Tuple
+from typing import Any, Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit.errors import CheckpointError, GaveUp, HyperpodKitError, JobError, RunError
 from hyperpod_kit.job.base import allocation, exits
@@ -19,7 +19,7 @@ from hyperpod_kit.job.decide.budget import RetryPolicy
 from hyperpod_kit.job.decide.outcome import earliest, furthest
 from hyperpod_kit.job.decide.outcome_kind import OutcomeKind
 from hyperpod_kit.job.records.ledger import Ledger, Row
-from hyperpod_kit.job.run import finished_before, identity, ownership, rewinding
+from hyperpod_kit.job.run import identity, ownership, rewinding
 from hyperpod_kit.job.run.sole_run import JobRunLock
 from hyperpod_kit.job.step import step_note
 from hyperpod_kit.job.step.options import RunOptions, prepare
@@ -148,14 +148,14 @@ class Beginning:
         if not job.restart:
             return False
         rows = ledger.valid_rows_of_this_job()
-        end = finished_before.end_of_previous_run_finished_after_warning(rows, job.restart)
+        end = end_of_previous_run_finished_after_warning(rows, job.restart)
         if end is None:
             return False
         try:
             queued = control.query_last_queued_at(self.runner, job.id)
         except RunError:
             return False  # the ranks find out by themselves that they have finished
-        if not finished_before.is_requeued_within_minute_of_end(end, queued):
+        if not is_requeued_within_minute_of_end(end, queued):
             return False
         reason = f"it finished in attempt {end.get('attempt')}, whose end Slurm took for a preemption"
         self.report(
@@ -214,3 +214,51 @@ def _last_step(
     if note and note.attempt == attempt:
         steps.append(note.reached)
     return max((step for step in steps if step is not None), default=None)
+
+
+# Find out whether a run is one too many: Slurm can take the end of a job that finished for a preemption.
+#
+# From 24.05 on slurmctld marks a job that it warns of a preemption, and the next end of its batch script is that
+# preemption to it: it queues the job again, whatever the exit code. `scontrol requeue`, by which `job run` goes back
+# into the queue at the warning, leaves the mark (GRACE_PREEMPT) where it is, so it falls on the end of a later run;
+# or on that of the run that was warned, where that finishes within the grace. Seen with 24.11.5; 22.05.8 has no such
+# mark.
+#
+# A person who queues a finished job again, to train on, does so later than Slurm does. Pure.
+
+WITHIN = 60.0
+"""Seconds from the end of the ranks to Slurm's own requeue: it waits for the Epilogs of the nodes."""
+
+
+def end_of_previous_run_finished_after_warning(
+    rows: Sequence[Mapping[str, Any]], restart_count: int
+) -> Optional[Mapping[str, Any]]:
+    """Return the end of the run before this one, or None unless it finished the job and the job had been warned.
+
+    `rows` are the rows of this job, and `restart_count` is that of this run.
+    """
+    last: Optional[Mapping[str, Any]] = None
+    is_done = was_warned = False
+    for row in rows:
+        if row.get("event") != "ended":
+            continue
+        if is_done:
+            was_warned = False
+        kind = OutcomeKind.of_row(row)
+        is_handed_back = kind is not None and kind.is_handed_back
+        was_warned = was_warned or bool(row.get("warned")) or is_handed_back
+        is_done = kind is OutcomeKind.DONE
+        last = row
+    if last is None or not is_done or last.get("restart") != restart_count - 1:
+        return None
+    if not was_warned:
+        return None
+    return last
+
+
+def is_requeued_within_minute_of_end(end: Mapping[str, Any], queued_at: float) -> bool:
+    """Return whether it was Slurm that put the job back into the queue.
+
+    `queued_at` is when that was, in Unix seconds, and 0 where it is not known.
+    """
+    return 0.0 < queued_at <= float(end.get("t") or 0.0) + WITHIN

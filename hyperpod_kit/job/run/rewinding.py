@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import Tuple
 
-from hyperpod_kit.checkpoint.repository import catalog, rollbacks
-from hyperpod_kit.checkpoint.repository.rollbacks import Rollback
+from hyperpod_kit.checkpoint.repository.records import catalog, rollbacks
+from hyperpod_kit.checkpoint.repository.records.rollbacks import Rollback
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.errors import CheckpointError, JobError, RunIsOwned
 from hyperpod_kit.job.records import state_place

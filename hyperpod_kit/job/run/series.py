@@ -7,8 +7,8 @@ import threading
 import time
 from typing import Any, Callable, List, Mapping, Optional, Sequence
 
-from hyperpod_kit.checkpoint.agent import job_note, shm_paths
-from hyperpod_kit.checkpoint.agent.job_note import JobNote, LockedNote, TimeNote
+from hyperpod_kit.checkpoint.agent.shm import job_note, shm_paths
+from hyperpod_kit.checkpoint.agent.shm.job_note import JobNote, LockedNote, TimeNote
 from hyperpod_kit.errors import JobError
 from hyperpod_kit.job.decide.outcome_kind import OutcomeKind
 from hyperpod_kit.job.goodput import job_time

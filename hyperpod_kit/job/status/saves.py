@@ -9,10 +9,12 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any, Dict, List, Optional
 
-from hyperpod_kit.checkpoint.agent import failure_rows
-from hyperpod_kit.checkpoint.agent.failure_rows import Row
-from hyperpod_kit.checkpoint.agent.save_failures import ago
-from hyperpod_kit.checkpoint.repository import manifest, selection, verify
+from hyperpod_kit.checkpoint.agent.leader import failure_rows
+from hyperpod_kit.checkpoint.agent.leader.failure_rows import Row
+from hyperpod_kit.checkpoint.agent.reports.save_failures import ago
+from hyperpod_kit.checkpoint.repository import selection
+from hyperpod_kit.checkpoint.repository.format import manifest
+from hyperpod_kit.checkpoint.repository.read import verify
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.errors import CheckpointError

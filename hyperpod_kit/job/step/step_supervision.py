@@ -6,16 +6,22 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import time
-from typing import Dict, Optional, Tuple
+from typing import Callable, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.job.base import allocation
 from hyperpod_kit.job.decide.outcome import Observation
 from hyperpod_kit.job.step import step_name
-from hyperpod_kit.job.step.doubt import Doubt, make_query_of_down_nodes
+from hyperpod_kit.job.step.hang import (
+    HangVerdict,
+    HangWatch,
+    KnownSilences,
+    StallRule,
+    Watched,
+    rank_positions_for_report,
+)
 from hyperpod_kit.job.step.run_context import RunContext
 from hyperpod_kit.job.step.srun_step import SrunStep
-from hyperpod_kit.job.step.stall_watch import StallWatch
 from hyperpod_kit.job.step.step_evidence import StepEvidence
 from hyperpod_kit.job.step.step_machine import (
     StepAction,
@@ -25,9 +31,11 @@ from hyperpod_kit.job.step.step_machine import (
     strongest_trouble,
 )
 from hyperpod_kit.job.step.step_note import StepNoteWriter
+from hyperpod_kit.job.step.step_report import StepReport
 from hyperpod_kit.job.step.step_retry import RetryAnswer, StepRetry
 from hyperpod_kit.job.step.supervision_rules import SupervisionRules
-from hyperpod_kit.job.step.watch import AwayWatch
+from hyperpod_kit.job.step.watch import AwayWatch, OutputWatch
+from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm import control
 
 MIN_WAIT = 0.05
@@ -199,3 +207,169 @@ class StepSupervision:
         )
         seconds = min([self._context.options.probe_interval, *(due for due in dues if due is not None)])
         self._context.signals.wait(max(MIN_WAIT, seconds), lines.files)
+
+
+# Find out whether a step hangs: by the steps that its ranks report, and where they report none by its output.
+
+_CHECK_INTERVAL = 1.0
+"""Seconds between two looks at most."""
+
+
+class StallWatch:
+    """Watches one step for a hang. `serves`: whether the checkpoint root answers here, which takes seconds where it
+    does not; called only before a verdict. Storage that is away keeps ranks waiting, and that is no hang.
+    `known_silences`: see HangWatch."""
+
+    def __init__(
+        self,
+        rule: StallRule,
+        root: str,
+        serves: Callable[[], bool],
+        fd: int = 1,
+        *,
+        known_silences: Optional[KnownSilences] = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._rule, self._serves, self._clock = rule, serves, clock
+        self._steps = HangWatch(rule, known_silences)
+        self._output = OutputWatch(rule.unreported, root, fd, clock=clock)
+        self._last_check = clock()
+        self._verdict = HangVerdict(Watched.UNREPORTED)
+
+    def reason_to_end_step_or_empty(self, reports: Mapping[int, StepReport]) -> str:
+        """Look at the step, and return why it is to be ended; "" while it is not."""
+        now = self._clock()
+        elapsed, self._last_check = now - self._last_check, now
+        before, self._verdict = self._verdict, self._steps.observe(elapsed, reports)
+        verdict = self._verdict
+        if verdict.watched is Watched.UNREPORTED:
+            if before.watched is not Watched.UNREPORTED:
+                self._output.restart()
+            if not self._output.stalled():
+                return ""
+            return f"no progress for {self._output.limit:g} s"
+        if verdict.watched is not Watched.HANGS:
+            return ""
+        if not self._serves():
+            self._steps.reset_silence()
+            return ""
+        return f"no step for {verdict.silent:.0f} s ({verdict.reason})"
+
+    @property
+    def seconds_without_progress(self) -> float:
+        """Seconds since the ranks' last progress, as far as they report it."""
+        return self._verdict.silent
+
+    def fields(self, reports: Mapping[int, StepReport]) -> Dict[str, object]:
+        """Return the fields for the report of a hang; none where the ranks report no steps."""
+        if self._verdict.watched is Watched.UNREPORTED:
+            return {}
+        return {
+            "silent": round(self._verdict.silent, 1),
+            "limit": round(self._verdict.limit, 1),
+            "ranks": rank_positions_for_report(reports),
+        }
+
+    def restart(self) -> None:
+        """Begin anew, as the ranks have been started again."""
+        self._steps.restart()
+        self._output.restart()
+        self._last_check = self._clock()
+
+    @property
+    def seconds_until_next_look(self) -> Optional[float]:
+        """Seconds until the next look; None where nothing is watched."""
+        limits = [limit for limit in (self._rule.floor, self._rule.unreported) if limit]
+        if not limits:
+            return None
+        return min([_CHECK_INTERVAL, *(limit / 4 for limit in limits)])
+
+
+# Judge many nodes that fall silent at once: likelier than their deaths is one cause on this side, so slurmctld is
+# asked.
+#
+# A batch host whose network is gone finds every node silent, and would end a step that trains. What slurmctld counts
+# as lost is lost. As long as it does not answer, the fault is here, and to end the step could not be ordered anyway.
+# Where it answers and has heard all of them, they get more time: it notices by itself only after minutes
+# (SlurmdTimeout).
+
+FEW = 3
+"""So many nodes may be lost at once without a query: a rack's share of a small job."""
+
+PATIENCE = 60.0
+"""Seconds for which nodes that slurmctld has heard may stay silent here."""
+
+_AGAIN = 5.0
+"""Seconds between two queries."""
+
+DownNodesQuery = Callable[[Sequence[str]], Optional[Set[str]]]
+"""Which of these nodes slurmctld counts as lost; None when it does not answer."""
+
+
+def make_query_of_down_nodes(runner: Runner) -> DownNodesQuery:
+    """Return the query that asks the running Slurm."""
+
+    def query_down_nodes(names: Sequence[str]) -> Optional[Set[str]]:
+        try:
+            record_by_node = control.query_known_nodes(runner, names)
+        except (RunError, ValueError):
+            return None
+        return {name for name in names if name not in record_by_node or record_by_node[name].is_down}
+
+    return query_down_nodes
+
+
+class Doubt:
+    """Judges what a watch over `nodes` nodes takes for lost. `doubted`: nodes that are silent and not given up."""
+
+    def __init__(
+        self, nodes: int, query_down_nodes: DownNodesQuery, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._most = max(FEW, nodes // 4)
+        self._query_down_nodes = query_down_nodes
+        self._clock = clock
+        self._heard_since: Optional[float] = None
+        self._last_query_time: Optional[float] = None
+        self._has_queued_message = False
+        self._news: List[str] = []
+        self.doubted: FrozenSet[str] = frozenset()
+
+    def lost(self, suspected: Sequence[str], silent: Sequence[str]) -> Tuple[str, ...]:
+        """Return the nodes that are lost for sure. `suspected`: those that the watch takes for lost after a look;
+        `silent`: all that did not answer that look."""
+        if len(silent) <= self._most:
+            self._heard_since = None
+            self._last_query_time = None
+            self._has_queued_message = False
+            self.doubted = frozenset()
+            return tuple(suspected)
+        self.doubted = frozenset(silent)
+        now = self._clock()
+        if not suspected or (self._last_query_time is not None and now - self._last_query_time < _AGAIN):
+            return ()
+        self._last_query_time = now
+        confirmed = self._query_down_nodes(suspected)
+        if confirmed is None:
+            self._heard_since = None
+            self._queue_message_once(
+                silent, "slurmctld does not answer either: that is this node's network, and nothing is ended"
+            )
+            return ()
+        if self._heard_since is None:
+            self._heard_since = now
+        if confirmed:
+            return tuple(sorted(confirmed))
+        if now - self._heard_since >= PATIENCE:
+            return tuple(suspected)
+        self._queue_message_once(silent, f"slurmctld counts none of them as lost: they get {PATIENCE:g} s")
+        return ()
+
+    def _queue_message_once(self, silent: Sequence[str], explanation: str) -> None:
+        if not self._has_queued_message:
+            self._has_queued_message = True
+            self._news.append(f"{len(silent)} nodes, such as {min(silent)}, are silent at once; {explanation}")
+
+    def news(self) -> Iterable[str]:
+        """Return the messages that no earlier call has returned."""
+        messages, self._news = self._news, []
+        return messages

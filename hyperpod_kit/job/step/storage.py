@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Callable, List, Optional
 
-from hyperpod_kit.checkpoint.repository import verify
+from hyperpod_kit.checkpoint.repository.read import verify
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import is_path, open_store
 from hyperpod_kit.errors import CheckpointError

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
-from typing import Any, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit.checkpoint.repository.store.open import is_path
 from hyperpod_kit.environment import HPK_ATTEMPT, HPK_CHECKPOINT_ROOT, HPK_PROGRESS, HPK_STATE
@@ -30,7 +30,6 @@ from hyperpod_kit.job.resume import launches
 from hyperpod_kit.job.step import container, script_containers
 from hyperpod_kit.job.step.lifeline import BYE, LOST, SERVES, STORAGE, Lifeline
 from hyperpod_kit.job.step.storage import Probe, RootWatch
-from hyperpod_kit.job.wrapper import adopted
 from hyperpod_kit.job.wrapper.step_reporter import StepReporter
 from hyperpod_kit.slurm import tracking
 from hyperpod_kit.slurm.environment import step_launch_id_with_srun_port
@@ -60,7 +59,7 @@ class Orphaned:
             if self.is_orphaned:
                 self._child.kill()
                 if self._has_container_below:
-                    adopted.kill_podman_containers_below()
+                    kill_podman_containers_below()
                 return
 
     @property
@@ -208,7 +207,7 @@ class RankWrapper:
     def _run_command(self, env: Mapping[str, str], line: Lifeline) -> Tuple[int, bool]:
         """Start the command and wait for its end; return its code and whether our slurmstepd has gone meanwhile."""
         if self._has_container_below:
-            adopted.become_reaper_of_orphans_below()
+            become_reaper_of_orphans_below()
         try:
             # It must not outlive its wrapper, or it would write beside the next attempt's ranks.
             child = subprocess.Popen(
@@ -223,7 +222,7 @@ class RankWrapper:
             orphaned = Orphaned(child, self._parent, self._has_container_below)
             self._watch_root(line, stack)
             if self._has_container_below:
-                stack.callback(adopted.kill_podman_containers_below)
+                stack.callback(kill_podman_containers_below)
             self._report_steps(line, stack)
             stack.callback(orphaned.stop)
             code = child.wait()
@@ -361,3 +360,74 @@ def _number(env: Mapping[str, str], name: str) -> int:
     if not text.isdigit():
         return 0
     return int(text)
+
+
+# End what a rank's command leaves behind: a container that it started must not run on beside the next attempt's.
+#
+# podman and others detach the container from the command that was called; it stays below the wrapper all the same,
+# which takes the place of init for it. Slurm then finds it in the step, and the wrapper ends it with the command. Not
+# so with docker, whose containers are its daemon's.
+
+MONITOR = "conmon"
+"""The process above each container of podman's."""
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def become_reaper_of_orphans_below() -> None:
+    """Make every orphan below this process its child from now on."""
+    import ctypes  # slow to import, and most wrappers do not need it
+
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def kill_podman_containers_below() -> int:
+    """Send SIGKILL to podman's containers below this process until there is none, and return how many processes those
+    were.
+
+    The pause process, which podman keeps for all containers of its user, is left alone.
+    """
+    ended = set()
+    for _ in range(20):
+        remaining_pids = [pid for pid in _podman_container_pids() if pid not in ended]
+        if not remaining_pids:
+            break
+        for pid in remaining_pids:
+            ended.add(pid)
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+    return len(ended)
+
+
+def _podman_container_pids() -> List[int]:
+    """Return the processes of podman's containers below this process, the monitor of each after those below it."""
+    monitors = [pid for pid in below(os.getpid()) if _name(pid) == MONITOR]
+    container_pids: List[int] = []
+    for monitor in monitors:
+        container_pids += [*below(monitor), monitor]
+    return container_pids
+
+
+def _name(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def below(pid: int, proc: str = "/proc") -> List[int]:
+    """Return all descendants of a process that still run."""
+    children: Dict[int, List[int]] = {}
+    for name in os.listdir(proc):
+        if name.isdigit():
+            with contextlib.suppress(OSError), open(f"{proc}/{name}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+                if fields[0] not in (b"Z", b"X"):
+                    children.setdefault(int(fields[1]), []).append(int(name))
+    descendant_pids, pending_pids = [], [pid]
+    while pending_pids:
+        new = children.pop(pending_pids.pop(), [])
+        descendant_pids += new
+        pending_pids += new
+    return descendant_pids

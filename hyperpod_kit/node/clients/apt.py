@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Callable, List, Optional, Sequence, TypeVar
 
 from hyperpod_kit.errors import NodeError, RunError, RunTimeout
-from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.timing import wait_for
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.timing import wait_for
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.node.clients.required import RequiredClient
-from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.machine.context import Node
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,6 @@ from typing import Callable, Mapping, Optional, Tuple, TypeVar
 
 from hyperpod_kit.model.accelerators import efa_count, gpu_count
 from hyperpod_kit.model.optional_steps import DeviceChecks
-from hyperpod_kit.node import resource_config
-from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.devices import parsers
 from hyperpod_kit.node.devices.findings import (
     ANSWERED,
@@ -24,8 +22,10 @@ from hyperpod_kit.node.devices.findings import (
     DeviceObservation,
     ProgramOutcome,
 )
-from hyperpod_kit.node.devices.run_tool import ToolOutput, find_program, read_kernel_log, run_tool
-from hyperpod_kit.node.files import read_json, read_text
+from hyperpod_kit.node.machine import resource_config
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.files import read_json, read_text
+from hyperpod_kit.node.machine.run_tool import ToolOutput, find_program, read_kernel_log, run_tool
 from hyperpod_kit.untrusted.text import clean_one_line
 
 SMI = ("/usr/bin/nvidia-smi", "/usr/local/bin/nvidia-smi")

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from hyperpod_kit.errors import NodeError, Unreachable
 from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.model.optional_steps import DeviceChecks
-from hyperpod_kit.node.context import Node, open_node
 from hyperpod_kit.node.devices.collect import observe_devices
 from hyperpod_kit.node.devices.cycle import check_devices_record_and_update_slurm
 from hyperpod_kit.node.devices.record import DeviceRecord, make_record
+from hyperpod_kit.node.machine.context import Node, open_node
 
 if TYPE_CHECKING:
     import argparse

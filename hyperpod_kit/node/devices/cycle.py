@@ -13,14 +13,14 @@ from typing import Iterator, List, Optional, Tuple
 
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.optional_steps import DeviceChecks
-from hyperpod_kit.node.bounded import run_in_child
-from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.devices import record as device_record
 from hyperpod_kit.node.devices.collect import observe_devices
 from hyperpod_kit.node.devices.record import DeviceRecord, describe_finding_changes, make_record
 from hyperpod_kit.node.devices.slurm_state import drain_or_undrain_for_devices
-from hyperpod_kit.node.files import write_volatile
-from hyperpod_kit.node.locks import hold_lock
+from hyperpod_kit.node.machine.bounded import run_in_child
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.files import write_volatile
+from hyperpod_kit.node.machine.locks import hold_lock
 
 METRICS = "hyperpod_kit_devices.prom"
 

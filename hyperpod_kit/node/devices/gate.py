@@ -9,11 +9,11 @@ from typing import Sequence
 
 from hyperpod_kit.model.accelerators import REPORT
 from hyperpod_kit.model.optional_steps import DeviceChecks
-from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.devices import record
 from hyperpod_kit.node.devices.collect import observe_devices
 from hyperpod_kit.node.devices.findings import DeviceFinding, judge
 from hyperpod_kit.node.devices.slurm_state import record_gate_refusal
+from hyperpod_kit.node.machine.context import Node
 
 WITHIN = 36.0
 """Seconds after the gate's own start by which all is said: the Prolog allows 40."""

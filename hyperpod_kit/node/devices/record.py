@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Dict, List, Optional, Tuple
 
-from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.devices.findings import ANSWERED, Cure, DeviceFinding, DeviceObservation, judge
-from hyperpod_kit.node.files import read_json, write_volatile_json
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.files import read_json, write_volatile_json
 
 
 @dataclass(frozen=True)

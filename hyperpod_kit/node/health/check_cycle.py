@@ -8,10 +8,11 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Dict, List, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit.errors import NodeError, RunError
 from hyperpod_kit.model.mount_status import MountStatus
@@ -19,20 +20,23 @@ from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.node_config import HealthPolicy
 from hyperpod_kit.model.states import REPAIRS, MountState
 from hyperpod_kit.model.units import DRAIN_UNIT, repair_unit
-from hyperpod_kit.node import packet_rules
-from hyperpod_kit.node.bounded import run_in_child
-from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import read_json, remove_partials_of_dead_writers, write_volatile
-from hyperpod_kit.node.health import metrics, user_notes
+from hyperpod_kit.node.health import metrics
 from hyperpod_kit.node.health import record as health_record
-from hyperpod_kit.node.health.publish import log_mounts_report_if_due
 from hyperpod_kit.node.health.record import HealthRecord
 from hyperpod_kit.node.health.repair_policy import repair_action_due_after_back_off
-from hyperpod_kit.node.locks import hold_lock, is_locked
+from hyperpod_kit.node.machine.bounded import run_in_child
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.files import read_json, read_text, remove_partials_of_dead_writers, write_volatile
+from hyperpod_kit.node.machine.locks import hold_lock, is_locked
+from hyperpod_kit.node.machine.steplog import append_json_line, format_timestamp
 from hyperpod_kit.node.mounts.protect import find_unprotected
 from hyperpod_kit.node.observe import user_access
 from hyperpod_kit.node.observe.check import DEEP, DEEP_EVERY, MountCheck, deep_probe_mode_letters, observe_mounts
+from hyperpod_kit.node.packets import packet_rules
 from hyperpod_kit.node.slurm import munge
+from hyperpod_kit.node.slurm.guard.report import recorded_findings_or_guard_silent
+from hyperpod_kit.node.warnings import warning_lines_about_node
+from hyperpod_kit.slurm.findings import SlurmFinding
 from hyperpod_kit.system.mountinfo import MountEntry
 from hyperpod_kit.untrusted import by_descriptor
 
@@ -109,8 +113,8 @@ def _check_mounts_and_start_repairs(node: Node) -> CheckCycle:
             node.clock.monotonic() - started_at,
             records_kept=not unkept,
             is_munged_running=munge_state.runs,
-            saves=user_notes.read_checkpoint_save_notes(node),
-            jobs=user_notes.read_job_notes(node),
+            saves=read_checkpoint_save_notes(node),
+            jobs=read_job_notes(node),
             unprotected_count=len(find_unprotected(node)),
             are_rules_in_force=rules_state.in_force,
         )
@@ -268,3 +272,115 @@ def describe_health_changes(before: Mapping[str, HealthRecord], after: Mapping[s
         if record.degraded and not old.degraded:
             lines.append(f"{name}: degraded after {record.failures} failed checks")
     return lines
+
+
+# What programs of users leave in shared memory for the metrics: how saves fare, how jobs fare.
+#
+# Most nodes have neither most of the time, and every check would pay for the imports.
+
+if TYPE_CHECKING:
+    from hyperpod_kit.checkpoint.agent.shm.failure_note import FoundNote
+    from hyperpod_kit.checkpoint.agent.shm.job_note import FoundJob
+
+
+def read_checkpoint_save_notes(node: Node) -> Sequence[FoundNote]:
+    """Read the notes in shared memory on how the saves of the runs here fare, which rank 0's agents write."""
+    try:
+        if not _has_user_file_ending_with(node, ".saves"):
+            return ()
+        from hyperpod_kit.checkpoint.agent.shm import failure_note
+
+        return failure_note.read_all(node.paths.shared_memory)
+    except OSError:
+        return ()
+
+
+def read_job_notes(node: Node) -> Sequence[FoundJob]:
+    """Read the notes in shared memory on how jobs fare, which the `job run` of each batch script here writes."""
+    try:
+        if not _has_user_file_ending_with(node, ".job"):
+            return ()
+        from hyperpod_kit.checkpoint.agent.shm import job_note
+
+        return job_note.read_notes_of_live_jobs(node.paths.shared_memory)
+    except OSError:
+        return ()
+
+
+def _has_user_file_ending_with(node: Node, ending: str) -> bool:
+    from hyperpod_kit.checkpoint.agent.shm import shm_paths
+
+    with contextlib.closing(shm_paths.iter_user_files_as_uid_name_fd(node.paths.shared_memory, ending, 1)) as notes:
+        return next(notes, None) is not None
+
+
+# The state of all mounts as a line of provisioning.log, which HyperPod ships to CloudWatch: for whoever asks from
+# outside and cannot log in here. `hyperpod-kit validate-mounts --via pull` reads these lines of a whole fleet.
+#
+# A line when a state has changed, and one every five minutes, so that silence says something too.
+
+STEP = "mounts"
+"""What the lines are known by, among those of the steps of the node's creation."""
+
+EVERY = 300.0
+"""Seconds after which an unchanged state is said again, by the first check that comes then."""
+
+_ROOM = ("used_bytes", "free_bytes", "used_files", "free_files", "nearly_full")
+_KEPT = ("kind", "path", "state", "source", "detail", *_ROOM)
+
+
+def log_mounts_report_if_due(node: Node, records: Mapping[str, HealthRecord], now: float) -> None:
+    """Append the report to provisioning.log when a state has changed or EVERY seconds have passed. Raises
+    OSError when it cannot be written."""
+    warning_lines = warning_lines_about_node(node)
+    slurm = recorded_findings_or_guard_silent(node)
+    now_is = {name: [record.state, record.nearly_full] for name, record in records.items()}
+    # Details of Slurm's findings hold ages, and a line for each second would be no news.
+    states = json.dumps([now_is, warning_lines, [finding.code for finding in slurm]], sort_keys=True)
+    published = (read_text(node.paths.last_logged_mounts_line) or "").partition("\n")
+    if published[2] == states and 0 <= now - _float_or_zero(published[0]) < EVERY:
+        return
+    append_json_line(node.paths.provisioning_log, make_mounts_report(node, records, now, warning_lines, slurm))
+    write_volatile(node.paths.last_logged_mounts_line, f"{now!r}\n{states}")
+
+
+def make_mounts_report(
+    node: Node,
+    records: Mapping[str, HealthRecord],
+    now: float,
+    warning_lines: Sequence[str] = (),
+    slurm: Sequence[SlurmFinding] = (),
+) -> Dict[str, Any]:
+    """Return the line to publish: a step like the others, and a report as `node mounts --json` prints it,
+    without empty fields."""
+    mounts: List[Dict[str, Any]] = []
+    for name, record in records.items():
+        status = record.status
+        entry = {"name": name, **{key: status.get(key) for key in _KEPT if status.get(key)}}
+        if not status.get("required", True):
+            entry["required"] = False
+        mounts.append(entry)
+    healthy = all(record.is_usable_by_jobs for record in records.values())
+    report: Dict[str, Any] = {
+        "ts": format_timestamp(now),
+        "node": node.facts.node,
+        "role": node.facts.role,
+        "step": STEP,
+        "status": "ok" if healthy else "failed",
+        "instance_id": node.facts.instance_id,
+        "bundle_id": node.bundle_id,
+        "checked_at": round(now, 1),
+        "mounts": mounts,
+    }
+    if warning_lines:
+        report["warnings"] = list(warning_lines)
+    if slurm:
+        report["slurm"] = [finding.to_dict() for finding in slurm]
+    return report
+
+
+def _float_or_zero(word: str) -> float:
+    try:
+        return float(word)
+    except ValueError:
+        return 0.0

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
-from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.health.record import HealthRecord
+from hyperpod_kit.node.machine.context import Node
 
 if TYPE_CHECKING:
-    from hyperpod_kit.checkpoint.agent.failure_note import FoundNote
-    from hyperpod_kit.checkpoint.agent.job_note import FoundJob
+    from hyperpod_kit.checkpoint.agent.shm.failure_note import FoundNote
+    from hyperpod_kit.checkpoint.agent.shm.job_note import FoundJob
 
 FILE = "hyperpod_kit.prom"
 

@@ -14,8 +14,8 @@ from typing import Any, Dict, FrozenSet, Mapping, Optional
 from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.node_config import HealthPolicy
 from hyperpod_kit.model.states import MountState
-from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import read_json, write_volatile_json
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.files import read_json, write_volatile_json
 from hyperpod_kit.system.wait import BackOff
 
 LONGEST_PAUSE = 300.0

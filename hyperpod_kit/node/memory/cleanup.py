@@ -11,9 +11,9 @@ from typing import Any, Dict, List, Optional, Set
 
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.model.units import MEMORY_UNIT, flush_unit
-from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import read_json, try_write_volatile_json
-from hyperpod_kit.node.locks import hold_lock as hold_lock
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.files import read_json, try_write_volatile_json
+from hyperpod_kit.node.machine.locks import hold_lock as hold_lock
 from hyperpod_kit.node.memory import user_directory
 from hyperpod_kit.node.memory.orphaned_snapshots import (
     NO_JOB,
@@ -144,8 +144,8 @@ def _save_and_free_if_ended(node: Node, folder: str, snapshots: OrphanedSnapshot
 def _flush_as_owner(folder: str, snapshots: OrphanedSnapshots, *, job: str) -> Optional[CleanupOutcome]:
     """Flush the snapshots as the user that owns them, and return what became of them; None when there is
     nothing to report: somebody may come yet for what lies there."""
-    from hyperpod_kit.checkpoint.agent import flush_users  # seldom needed, and dear to what runs each minute
-    from hyperpod_kit.checkpoint.agent.capture_age import MAX_AGE
+    from hyperpod_kit.checkpoint.agent.flush import flush_users  # seldom needed, and dear to what runs each minute
+    from hyperpod_kit.checkpoint.agent.shm.capture_age import MAX_AGE
 
     outcomes = flush_users.flush_as(
         snapshots.uid, folder=folder, job=job, timeout=FLUSH_SECONDS, max_age=MAX_AGE, asked_by=MEMORY_UNIT

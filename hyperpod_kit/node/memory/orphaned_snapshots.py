@@ -17,20 +17,20 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Dict, Iterable, Iterator, List, Mapping, Optional, Set, Tuple
 
-from hyperpod_kit.checkpoint.agent import shm_paths
+from hyperpod_kit.checkpoint.agent.shm import shm_paths
 from hyperpod_kit.slurm.hostlist import expand
 from hyperpod_kit.slurm.job_states import HAS_NODES
 from hyperpod_kit.system import process
 from hyperpod_kit.untrusted.dirfd import reopen_path_fd
 
 if TYPE_CHECKING:
-    from hyperpod_kit.checkpoint.agent import control_page
-    from hyperpod_kit.checkpoint.agent.capture_age import Clock
+    from hyperpod_kit.checkpoint.agent.shm import control_page
+    from hyperpod_kit.checkpoint.agent.shm.capture_age import Clock
 
 NO_JOB = ""
 
 COPIES = "partners"
-"""As checkpoint/agent/partner_memory.py has it, which is dear to what runs each minute."""
+"""As checkpoint/agent/partner/partner_memory.py has it, which is dear to what runs each minute."""
 
 MOST_SLOTS, MOST_JOBS = 1024, 16
 """Of one user, at one look: what is behind them comes when they are done."""
@@ -72,7 +72,7 @@ def list_snapshot_owners(folder: str, clock: Optional[Clock] = None) -> List[Orp
 def _is_young_enough_to_be_claimed(page: control_page.Page, clock: Optional[Clock]) -> bool:
     """Return whether a snapshot of no job is young enough that somebody may come for it yet. One of unknown
     age is dated by the flush that sees it."""
-    from hyperpod_kit.checkpoint.agent import capture_age  # seldom needed, and dear to what runs each minute
+    from hyperpod_kit.checkpoint.agent.shm import capture_age  # seldom needed, and dear to what runs each minute
 
     age = capture_age.seconds_since_sealing(page, (clock or capture_age.now)())
     return age is not None and age <= capture_age.MAX_AGE
@@ -91,10 +91,7 @@ def _pages_with_uid_and_is_copy(folder: str) -> Iterator[Tuple[int, control_page
 
 def _read_control_page(name: str, descriptor: int) -> Optional[control_page.Page]:
     """The control page of a slot, None for what is none."""
-    from hyperpod_kit.checkpoint.agent import (  # seldom needed, and dear to what runs each minute
-        control_page,
-        shm_slots,
-    )
+    from hyperpod_kit.checkpoint.agent.shm import control_page, shm_slots
 
     if shm_slots.NAME.fullmatch(name) is None:
         return None

@@ -9,9 +9,9 @@ import os
 import sys
 
 from hyperpod_kit import audit
-from hyperpod_kit.checkpoint.agent import shm_paths
-from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.locks import hold_lock
+from hyperpod_kit.checkpoint.agent.shm import shm_paths
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.locks import hold_lock
 
 
 def ensure_user_directory(node: Node, uid: str, *, asked_by: str) -> None:

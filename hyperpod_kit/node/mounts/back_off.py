@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 
 from hyperpod_kit.model.mounts.base import Mount
-from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import read_json, try_write_volatile_json
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.files import read_json, try_write_volatile_json
 from hyperpod_kit.system.wait import BackOff
 from hyperpod_kit.untrusted import by_descriptor
 

@@ -13,15 +13,16 @@ from hyperpod_kit.errors import MountFailed, RunError
 from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.states import MOUNTED, MountState
-from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.homes import set_packet_rules_and_make_mount_point
-from hyperpod_kit.node.locks import hold_lock
-from hyperpod_kit.node.mounts import platform
+from hyperpod_kit.model.units import systemd_escape_path
+from hyperpod_kit.node.machine import systemd
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.locks import hold_lock
+from hyperpod_kit.node.machine.timing import poll_until
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
 from hyperpod_kit.node.mounts.mount_record import delete_record, record_current_mount_as_kits
 from hyperpod_kit.node.mounts.protect import try_set_protective_flags
 from hyperpod_kit.node.observe.check import check_mount
-from hyperpod_kit.node.timing import poll_until
+from hyperpod_kit.node.setup.homes import set_packet_rules_and_make_mount_point
 
 MOUNT_WITHIN = 120.0
 """Seconds in which a mount must succeed: names may not resolve yet, an access point may be seconds old."""
@@ -155,16 +156,16 @@ def start_and_await_platform_mount(node: Node, mount: Mount) -> None:
     def start_and_check() -> MountStatus:
         nonlocal failed
         try:
-            platform.start_platform_unit(node, mount)
+            start_platform_unit(node, mount)
         except MountFailed as err:  # names may not resolve yet
             failed = err
         return check_mount(node, mount)
 
     mount_status = poll_until(
-        start_and_check, _is_something_mounted, seconds=platform.WITHIN, clock=node.clock, first=1.0, longest=10.0
+        start_and_check, _is_something_mounted, seconds=WITHIN, clock=node.clock, first=1.0, longest=10.0
     )
     if not _is_something_mounted(mount_status):
-        raise failed or platform.not_mounted_error(mount)
+        raise failed or not_mounted_error(mount)
     if mount_status.state not in MOUNTED:
         raise MountFailed(
             f"{mount.name}: {mount.path} is {mount_status.state} ({mount_status.source}): {mount_status.detail}",
@@ -186,3 +187,42 @@ def hold_mount_lock_or_raise(node: Node, mount: Mount) -> Iterator[None]:
         if not locked:
             raise MountFailed(f"{mount.name}: another process has been working on this mount for 30 s")
         yield
+
+
+# Mounts that HyperPod makes itself (model/platform.py): waited for and checked, never made a second time.
+#
+# How HyperPod keeps them over a reboot is not published; AWS's own scripts write fstab, some with an automount. Where
+# systemd knows a mount unit of that path, starting it is the platform's own way to mount it, with the platform's
+# options. Standard library only, Python 3.8: this file is part of the bundle.
+
+WITHIN = 120.0
+"""Seconds that HyperPod gets: in on_init_complete mode it has mounted before our script starts."""
+
+
+def platform_unit(mount: Mount) -> str:
+    """The mount unit that systemd makes from a line of fstab for this path."""
+    return f"{systemd_escape_path(mount.path)}.mount"
+
+
+def start_platform_unit(node: Node, mount: Mount) -> bool:
+    """Have systemd mount what the platform itself has defined for the path; False when it has defined nothing."""
+    unit = platform_unit(mount)
+    # A mount that nobody wrote down has a unit too, but no file: such a unit cannot be started.
+    if not systemd.query_unit_properties(node, unit, ["FragmentPath"]).get("FragmentPath"):
+        return False
+    try:
+        node.runner.run(["systemctl", "start", unit], timeout=90)
+    except RunError as err:
+        raise MountFailed(
+            f"{mount.name}: HyperPod's own {unit}: {systemd.last_log_line(node, unit) or err.message}",
+            hint=f"on the node: systemctl status {unit}",
+        ) from err
+    return True
+
+
+def not_mounted_error(mount: Mount) -> MountFailed:
+    """What to say when the platform has not made the mount."""
+    return MountFailed(
+        f"{mount.name}: HyperPod has not mounted {mount.path} after {WITHIN:g} s",
+        hint="InstanceStorageConfigs holds for nodes made after it was set: hyperpod-kit replace-node",
+    )

@@ -13,8 +13,8 @@ from typing import Any, Dict, Optional, Sequence, Tuple
 
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.mounts.kinds import mount_to_dict
-from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import read_json, read_text, try_write_volatile_json
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.files import read_json, read_text, try_write_volatile_json
 from hyperpod_kit.system.mountinfo import MountEntry, find_mount_at
 from hyperpod_kit.untrusted import by_descriptor
 

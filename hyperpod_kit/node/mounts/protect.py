@@ -12,8 +12,8 @@ from typing import List, NamedTuple, Sequence, Tuple
 from hyperpod_kit import audit
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.model.mounts.base import PROTECTED, Mount
-from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import read_text
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.files import read_text
 from hyperpod_kit.system.mountinfo import MountEntry, find_mount_at, parse_mountinfo
 
 FOREIGN = (

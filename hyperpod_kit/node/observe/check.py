@@ -13,8 +13,8 @@ from hyperpod_kit.errors import RunError
 from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.states import RESPONSIVE
-from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import read_json, read_text, try_write_volatile_json
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.files import read_json, read_text, try_write_volatile_json
 from hyperpod_kit.node.mounts.kinds.kind import MountIdentity
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
 from hyperpod_kit.node.observe.classify import MountObservation, classify

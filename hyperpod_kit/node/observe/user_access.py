@@ -21,9 +21,9 @@ from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.mounts.base import Mount, is_on_login_or_compute_nodes
 from hyperpod_kit.model.shares import share_path
 from hyperpod_kit.model.states import Role
-from hyperpod_kit.node.bounded import run_in_child
-from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import read_text
+from hyperpod_kit.node.machine.bounded import run_in_child
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.files import read_text
 from hyperpod_kit.node.observe import prober
 from hyperpod_kit.system import mountinfo
 

@@ -17,8 +17,8 @@ from typing import Dict, List, Sequence, Set, Tuple
 
 from hyperpod_kit.errors import NodeError, RunError
 from hyperpod_kit.model.optional_steps import LIMITS, Accounting, SlurmAccount
-from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import read_text, write_if_different
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.files import read_text, write_if_different
 from hyperpod_kit.node.slurm.controller import read_slurm_conf
 from hyperpod_kit.node.slurm.hooks import parse_slurm_conf_settings
 from hyperpod_kit.untrusted import by_descriptor

@@ -15,10 +15,10 @@ import os
 import shutil
 from typing import Optional
 
-from hyperpod_kit.node import systemd
-from hyperpod_kit.node.bounded import run_in_child
-from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import remove_partials_of_dead_writers, write_if_different
+from hyperpod_kit.node.machine import systemd
+from hyperpod_kit.node.machine.bounded import run_in_child
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.files import remove_partials_of_dead_writers, write_if_different
 from hyperpod_kit.node.slurm import state
 from hyperpod_kit.system import atomic_file
 from hyperpod_kit.untrusted import by_descriptor

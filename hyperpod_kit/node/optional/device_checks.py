@@ -10,13 +10,13 @@ import contextlib
 
 from hyperpod_kit.model.optional_steps import DeviceChecks
 from hyperpod_kit.model.states import Role
-from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.devices.collect import observe_devices
 from hyperpod_kit.node.devices.cycle import METRICS
 from hyperpod_kit.node.devices.record import make_record
 from hyperpod_kit.node.devices.slurm_state import withdraw_device_drain
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.step import StepOutcome, no_changes
 from hyperpod_kit.node.optional.optional_step import OptionalStep
-from hyperpod_kit.node.step import StepOutcome, no_changes
 from hyperpod_kit.untrusted import by_descriptor
 
 

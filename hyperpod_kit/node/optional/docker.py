@@ -15,14 +15,14 @@ from typing import Any, Dict, List, Mapping
 
 from hyperpod_kit.errors import NodeError, RunError
 from hyperpod_kit.model.optional_steps import Docker
-from hyperpod_kit.node import deferred_actions, systemd
-from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import read_json, read_text, write_if_different, write_json
+from hyperpod_kit.node.machine import deferred_actions, systemd
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.files import read_json, read_text, write_if_different, write_json
+from hyperpod_kit.node.machine.step import StepOutcome
 from hyperpod_kit.node.optional import local_disk, software
 from hyperpod_kit.node.optional.optional_step import OptionalStep
 from hyperpod_kit.node.optional.software import Software
-from hyperpod_kit.node.step import StepOutcome
-from hyperpod_kit.node.users import getent_entry
+from hyperpod_kit.node.setup.users import getent_entry
 from hyperpod_kit.untrusted import by_descriptor
 
 # Docker's own packages have the first path, Debian's and Ubuntu's the second.

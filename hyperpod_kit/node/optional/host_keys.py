@@ -19,9 +19,9 @@ from typing import Any, Dict, List, Sequence
 
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.mounts.base import Mount
-from hyperpod_kit.node.bounded import run_in_child
-from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import read_json, read_text, write_if_different, write_json
+from hyperpod_kit.node.machine.bounded import run_in_child
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.files import read_json, read_text, write_if_different, write_json
 from hyperpod_kit.node.slurm import state
 from hyperpod_kit.node.slurm.hooks import with_kit_block
 from hyperpod_kit.system import atomic_file

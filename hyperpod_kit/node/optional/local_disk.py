@@ -8,8 +8,8 @@ from __future__ import annotations
 import contextlib
 import os
 
-from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import read_text
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.files import read_text
 from hyperpod_kit.node.mounts.kinds.instance_store import PLATFORM
 from hyperpod_kit.system.mountinfo import find_mount_at
 from hyperpod_kit.untrusted import by_descriptor

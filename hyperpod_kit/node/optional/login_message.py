@@ -8,10 +8,10 @@ from __future__ import annotations
 import contextlib
 
 from hyperpod_kit.model.optional_steps import LoginMessage
-from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import read_text, write_if_different
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.files import read_text, write_if_different
+from hyperpod_kit.node.machine.step import StepOutcome
 from hyperpod_kit.node.optional.optional_step import OptionalStep
-from hyperpod_kit.node.step import StepOutcome
 from hyperpod_kit.untrusted import by_descriptor
 
 PROGRAM = "/etc/update-motd.d/60-hyperpod-kit"

@@ -13,13 +13,13 @@ from typing import List
 from hyperpod_kit.errors import NodeError, RunError
 from hyperpod_kit.model.optional_steps import NodeExporter
 from hyperpod_kit.model.states import Role
-from hyperpod_kit.node import deferred_actions, systemd
-from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import read_text, write_if_different, write_volatile
+from hyperpod_kit.node.machine import deferred_actions, systemd
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.files import read_text, write_if_different, write_volatile
+from hyperpod_kit.node.machine.step import StepOutcome
 from hyperpod_kit.node.optional import software
 from hyperpod_kit.node.optional.optional_step import OptionalStep
 from hyperpod_kit.node.optional.software import Software
-from hyperpod_kit.node.step import StepOutcome
 from hyperpod_kit.slurm import heads
 from hyperpod_kit.untrusted import by_descriptor
 

@@ -15,9 +15,9 @@ from typing import Callable, List, Tuple
 
 from hyperpod_kit.model.node_config import NodeConfig
 from hyperpod_kit.model.states import ROLES
-from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import write_if_different
-from hyperpod_kit.node.step import SCRIPTED, Step, StepOutcome
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.files import write_if_different
+from hyperpod_kit.node.machine.step import SCRIPTED, Step, StepOutcome
 from hyperpod_kit.untrusted import by_descriptor
 
 

@@ -14,13 +14,13 @@ from typing import List, Tuple
 from hyperpod_kit.errors import NodeError, RunError
 from hyperpod_kit.model.optional_steps import PamSlurmAdopt
 from hyperpod_kit.model.states import Role
-from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import read_text, write_if_different
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.files import read_text, write_if_different
+from hyperpod_kit.node.machine.step import StepOutcome
 from hyperpod_kit.node.optional import software
 from hyperpod_kit.node.optional.optional_step import OptionalStep
 from hyperpod_kit.node.optional.software import Software
 from hyperpod_kit.node.slurm.hooks import with_kit_block, without_kit_block
-from hyperpod_kit.node.step import StepOutcome
 
 CONF = "/etc/pam.d/sshd"
 DIRECTORIES = ("/opt/slurm/lib/security", "/lib/security", "/usr/lib/{machine}-linux-gnu/security")

@@ -9,8 +9,8 @@ import contextlib
 import json
 
 from hyperpod_kit.errors import NodeError
-from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import read_text
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.files import read_text
 
 
 def read_password(node: Node, secret_arn: str, *, forbidden_characters: str) -> str:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import contextlib
 
-from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import read_text, write_if_different
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.files import read_text, write_if_different
+from hyperpod_kit.node.machine.step import StepOutcome
 from hyperpod_kit.node.optional import local_disk, software
 from hyperpod_kit.node.optional.optional_step import OptionalStep
 from hyperpod_kit.node.optional.software import Software
-from hyperpod_kit.node.step import StepOutcome
 from hyperpod_kit.untrusted import by_descriptor
 
 # What Podman's package only recommends, and who is not root needs: more than one id, a network, a file system.

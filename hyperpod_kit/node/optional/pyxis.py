@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 
-from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.step import StepOutcome
 from hyperpod_kit.node.optional import software
 from hyperpod_kit.node.optional.optional_step import OptionalStep
 from hyperpod_kit.node.optional.software import Software
 from hyperpod_kit.node.slurm import pyxis_line
-from hyperpod_kit.node.step import StepOutcome
 
 PYXIS = Software(pyxis_line.PLUGINS, ("pyxis",), mode=os.R_OK)
 

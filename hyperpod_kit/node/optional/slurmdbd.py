@@ -10,15 +10,15 @@ from typing import Dict, Optional
 
 from hyperpod_kit.errors import NodeError, RunError
 from hyperpod_kit.model.optional_steps import Accounting
-from hyperpod_kit.node import systemd
-from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import read_text, write_if_different
+from hyperpod_kit.node.machine import systemd
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.files import read_text, write_if_different
+from hyperpod_kit.node.machine.timing import wait_for
 from hyperpod_kit.node.optional import password
 from hyperpod_kit.node.optional.software import Software
+from hyperpod_kit.node.setup.users import getent_entry
 from hyperpod_kit.node.slurm.accounting_lines import PORT
 from hyperpod_kit.node.slurm.controller import read_slurm_conf, slurm_user
-from hyperpod_kit.node.timing import wait_for
-from hyperpod_kit.node.users import getent_entry
 from hyperpod_kit.system import atomic_file
 from hyperpod_kit.untrusted import by_descriptor
 

@@ -15,7 +15,7 @@ from hyperpod_kit.model.clients import CLIENTS, Package
 from hyperpod_kit.node.clients import apt
 from hyperpod_kit.node.clients.decide import Machine, is_package_for_client_and_machine
 from hyperpod_kit.node.clients.install import install_client_package_and_missing_dependencies
-from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.machine.context import Node
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,13 @@ from typing import Dict
 
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.mounts.base import Mount
-from hyperpod_kit.node import deferred_actions, systemd
-from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import read_text, write_if_different
+from hyperpod_kit.node.machine import deferred_actions, systemd
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.files import read_text, write_if_different
+from hyperpod_kit.node.machine.step import StepOutcome
 from hyperpod_kit.node.optional import host_keys
 from hyperpod_kit.node.optional.optional_step import OptionalStep
 from hyperpod_kit.node.slurm.hooks import without_kit_block
-from hyperpod_kit.node.step import StepOutcome
 from hyperpod_kit.untrusted import by_descriptor
 
 CLIENT = "/etc/ssh/ssh_config.d/50-hyperpod-kit.conf"

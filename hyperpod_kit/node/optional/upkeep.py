@@ -12,9 +12,9 @@ from typing import Callable, Dict, List
 
 from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.model.states import Role
-from hyperpod_kit.node import deferred_actions, systemd
-from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.locks import hold_lock
+from hyperpod_kit.node.machine import deferred_actions, systemd
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.locks import hold_lock
 from hyperpod_kit.node.optional import (
     associations,
     copies,
@@ -43,7 +43,7 @@ def run_upkeep_parts_and_list_failures(node: Node) -> List[str]:
 
 def run_upkeep_command() -> int:
     """Run the recurring parts of the optional steps. Exit code 0, or 1 when something could not be done."""
-    from hyperpod_kit.node.context import open_node
+    from hyperpod_kit.node.machine.context import open_node
 
     failed = run_upkeep_parts_and_list_failures(open_node())
     for line in failed:

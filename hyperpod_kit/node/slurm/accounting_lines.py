@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Dict
 
 from hyperpod_kit.errors import NodeError
-from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.machine.context import Node
 from hyperpod_kit.node.slurm.hooks import parse_slurm_conf_settings, without_kit_block
 
 PORT = 6819

@@ -5,8 +5,11 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
+import calendar
+import contextlib
 import os
 import re
+import time
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Tuple
 
@@ -14,15 +17,24 @@ from hyperpod_kit import audit
 from hyperpod_kit.errors import NodeError, RunError
 from hyperpod_kit.model.states import LifecycleMode, Role
 from hyperpod_kit.model.units import SLURM_STATE_UNIT, SWEEP_UNIT, carrier_unit, systemd_escape_path
-from hyperpod_kit.node import deferred_actions, systemd
-from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import read_text, write_if_different
-from hyperpod_kit.node.paths import SPANK_PLUGIN
-from hyperpod_kit.node.slurm import accounting_lines, fence, platform_directory, pyxis_line, running_slurmctld, state
-from hyperpod_kit.node.slurm.hooks import merge_hooks, parse_slurm_conf_settings, with_kit_block, without_setting
+from hyperpod_kit.node.machine import deferred_actions, systemd
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.files import read_text, write_if_different
+from hyperpod_kit.node.machine.paths import SPANK_PLUGIN
+from hyperpod_kit.node.machine.step import SCRIPTED, Step, StepOutcome
+from hyperpod_kit.node.machine.timing import wait_for
+from hyperpod_kit.node.slurm import accounting_lines, lease, pyxis_line, state
+from hyperpod_kit.node.slurm.hooks import (
+    merge_hooks,
+    parse_slurm_conf_settings,
+    with_kit_block,
+    without_kit_block,
+    without_setting,
+)
+from hyperpod_kit.node.slurm.lease_keeper import UNIT, LeaseKeeper
 from hyperpod_kit.node.slurm.saved_state import RunningSlurmctld, StateCopy
-from hyperpod_kit.node.step import SCRIPTED, Step, StepOutcome
-from hyperpod_kit.node.timing import wait_for
+from hyperpod_kit.node.slurm.state import StateLocation, make_state_directories
+from hyperpod_kit.untrusted import by_descriptor
 
 ANSWERS_WITHIN = 120.0
 STARTS_WITHIN = 240.0
@@ -153,7 +165,7 @@ def pending_state_move(node: Node) -> Optional[StateMove]:
     if where is None:
         return None
     written = parse_slurm_conf_settings(read_slurm_conf(node)).get("statesavelocation", "")
-    slurmctld = running_slurmctld.query_slurmctld(node)
+    slurmctld = query_slurmctld(node)
     if slurmctld:
         location = slurmctld.location
     else:
@@ -164,14 +176,14 @@ def pending_state_move(node: Node) -> Optional[StateMove]:
         current = location
     else:
         current = written
-    return StateMove(where, current, running_slurmctld.running_slurmctld_from_status(node, where, slurmctld))
+    return StateMove(where, current, running_slurmctld_from_status(node, where, slurmctld))
 
 
 def describe_pending_hooks_and_state_move(node: Node) -> str:
     """Return what `install_hooks_and_move_state` would do, in words; "" for nothing. Raises NodeError."""
     differing = [path for path, text in expected_files(node)[0].items() if read_text(path) != text]
     move = pending_state_move(node)
-    leading = platform_directory.directory_to_link(node, read_slurm_conf(node))
+    leading = directory_to_link(node, read_slurm_conf(node))
     parts = []
     if move:
         parts.append(_describe_move(node, move))
@@ -219,9 +231,9 @@ def install_hooks_and_move_state(node: Node) -> Tuple[bool, List[str]]:
         for path in differing:
             write_if_different(path, files[path])
     where = state.shared_state_location(node)
-    leading = platform_directory.directory_to_link(node, read_slurm_conf(node))
+    leading = directory_to_link(node, read_slurm_conf(node))
     if where and leading:
-        notes.append(platform_directory.replace_by_link_to_shared_state(node, leading, where))
+        notes.append(replace_by_link_to_shared_state(node, leading, where))
     if not deferred_actions.is_recorded(node, RECONFIGURE) and not deferred_actions.is_recorded(node, RESTART):
         return bool(leading), notes
     systemd.daemon_reload(node)
@@ -249,7 +261,7 @@ def _move_state(node: Node, move: StateMove) -> List[str]:
             node, move.where, move.current_directory, requested=node.requested_state_copy, running=move.running
         )
         if decision.choice == StateCopy.LOCAL and state.has_saved_state(node, move.where):
-            fence.claim_lease_or_require_others_down(node, move.where)
+            claim_lease_or_require_others_down(node, move.where)
         done = state.make_chosen_copy_the_shared_one(
             node, move.where, slurm_user(read_slurm_conf(node)), move.current_directory, decision.choice
         )
@@ -351,3 +363,169 @@ STEP = Step(
     modes=(LifecycleMode.ON_CREATE,),
     after_success=True,
 )
+
+
+# Before the shared state of slurmctld is put aside for a newer copy: no other machine's slurmctld works on it.
+
+CLAIM_WITHIN = lease.TAKEOVER + 20.0
+"""Seconds in which another machine that has gone shows it."""
+
+
+def claim_lease_or_require_others_down(node: Node, where: StateLocation) -> None:
+    """Claim the lease on the shared state, or, with several controllers, require that all others are down.
+    Raises NodeError where another slurmctld may work on it. The local one has been stopped."""
+    if node.config.controllers > 1:
+        _require_other_controllers_down(node)
+        return
+    make_state_directories(node, where)
+    messages: List[str] = []
+    keeper = LeaseKeeper(node, where, messages.append)
+    # A lease that this machine has already is left to the unit that renews it.
+    if not keeper.owns() and not keeper.claim(within=CLAIM_WITHIN):
+        reason = "no lease on it"
+        if messages:
+            reason = messages[-1]
+        raise NodeError(
+            f"the shared state is not replaced by this machine's newer one: {reason}",
+            hint="end slurmctld and hyperpod-kit-slurm-state.service on the other machine, then again",
+        )
+
+
+def _require_other_controllers_down(node: Node) -> None:
+    try:
+        pinged = node.runner.run([node.paths.scontrol, "ping"], timeout=60, check=False).stdout
+    except RunError as err:
+        raise NodeError(f"whether the other controllers run is not known: {err.message}", hint="scontrol ping") from err
+    running = re.findall(r"(?m)^Slurmctld\(\w+\) at (\S+) is UP", pinged)
+    if running:
+        raise NodeError(
+            "the shared state is not replaced by this machine's newer one while slurmctld runs on "
+            f"{', '.join(running)}",
+            hint="systemctl stop slurmctld there, hyperpod-kit node apply here, then there",
+        )
+
+
+# Where slurmctld would have its state if our lines were not in slurm.conf: a link to where it has it.
+#
+# HyperPod's agent, or a person, may write slurm.conf without our block, and a slurmctld that reads it anew (since
+# Slurm 23.11 `scontrol reconfigure` starts it anew) would begin with nothing, or with what lay there, and end every
+# job that it does not know. With the link it goes on with the same state.
+
+
+def directory_to_link(node: Node, conf: str) -> str:
+    """Return the directory that is to become a link, "" for none: slurm.conf names no directory on this
+    machine's own disk, several controllers share it, or it is a link already. `conf`: the text of
+    slurm.conf."""
+    configured = parse_slurm_conf_settings(without_kit_block(conf)).get("statesavelocation", "")
+    where = state.shared_state_location(node)
+    if where is None or node.config.controllers > 1 or configured == where.state or configured.count("/") < 3:
+        return ""
+    if any(configured.startswith(f"{mount.path.rstrip('/')}/") for mount in node.mounts):
+        return ""
+    path = node.paths.under_root(configured)
+    try:
+        leads = os.readlink(path)
+    except FileNotFoundError:
+        if os.path.isdir(os.path.dirname(path)):
+            return configured
+        return ""
+    except OSError:
+        if os.path.isdir(path) and not os.path.ismount(path):
+            return configured
+        return ""
+    if leads != where.state:
+        return configured
+    return ""
+
+
+def replace_by_link_to_shared_state(node: Node, directory: str, where: state.StateLocation) -> str:
+    """Make `directory` a link to the shared state; what was there is put aside. slurmctld must not work on it.
+
+    Return what was done, in words, also where it cannot be done: then the directory stays as it is.
+    """
+    path = node.paths.under_root(directory)
+    link = f"{path}.hyperpod-kit"
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            by_descriptor.unlink(link)
+        by_descriptor.symlink(where.state, link)
+        kept = ""
+        if os.path.lexists(path):
+            kept = state.unused_set_aside_path(path, node.clock.wall())
+            by_descriptor.rename(path, kept)
+        by_descriptor.rename(link, path)
+        state.remove_oldest_set_aside_copies(path, kept)
+    except OSError as err:
+        return f"{directory} does not lead to {where.state}: {err.strerror}"
+    if not kept:
+        return f"{directory} leads to {where.state} now"
+    return f"{directory} leads to {where.state} now; what was there is kept in {kept}"
+
+
+# The slurmctld of this machine, while it runs: where it has its state, and which copies of it are its own work.
+
+_LOCATION = re.compile(r"(?m)^StateSaveLocation\s*=\s*(\S+)\s*$")
+_BOOT_TIME = re.compile(r"(?m)^BOOT_TIME\s*=\s*(\S+)\s*$")
+
+
+SHOWN_TO = 1.0
+"""Seconds: slurmctld shows the second in which it has started."""
+
+
+@dataclass(frozen=True)
+class SlurmctldStatus:
+    """What it says of itself. `location`: the directory in which it saves; `since`: Unix seconds of its start, None
+    where it does not say."""
+
+    location: str
+    since: Optional[float]
+
+
+def query_slurmctld(node: Node) -> Optional[SlurmctldStatus]:
+    """Query where the running slurmctld saves and since when it runs; None when it does not run or respond, or
+    another machine's may respond."""
+    if node.config.controllers > 1 or not systemd.is_active(node, UNIT):
+        return None
+    try:
+        # Times in UTC: scontrol formats them.
+        argv = [node.paths.scontrol, "show", "config"]
+        printed = node.runner.run(argv, timeout=20, check=False, env={"TZ": "UTC"}).stdout
+    except RunError:
+        return None
+    location = _LOCATION.search(printed)
+    if location:
+        return SlurmctldStatus(location.group(1), _parse_boot_time(printed))
+    return None
+
+
+def running_slurmctld_from_status(
+    node: Node, where: StateLocation, slurmctld: Optional[SlurmctldStatus]
+) -> Optional[RunningSlurmctld]:
+    """Return on which copy of the state the running slurmctld works, and whether it alone can have saved the
+    shared one since its start. None: not known."""
+    if slurmctld is None or slurmctld.since is None:
+        return None
+    if slurmctld.location == where.state:
+        copy = StateCopy.SHARED
+    else:
+        copy = StateCopy.LOCAL
+    return RunningSlurmctld(copy, slurmctld.since, _has_held_lease(node, where, slurmctld.since))
+
+
+def _has_held_lease(node: Node, where: StateLocation, since: float) -> bool:
+    """Whether this machine has had the lease on the shared state from that moment until now."""
+    try:
+        taken = LeaseKeeper(node, where, lambda text: None).owned_since()
+    except NodeError:
+        return False
+    return taken is not None and taken < since + SHOWN_TO
+
+
+def _parse_boot_time(printed: str) -> Optional[float]:
+    match = _BOOT_TIME.search(printed)
+    try:
+        if match:
+            return float(calendar.timegm(time.strptime(match.group(1), "%Y-%m-%dT%H:%M:%S")))
+        return None
+    except ValueError:
+        return None

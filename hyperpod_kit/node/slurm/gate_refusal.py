@@ -15,8 +15,8 @@ import time
 from typing import Any, Mapping, Optional
 
 from hyperpod_kit.errors import RunError
-from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import read_json, read_text, try_write_volatile_json
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.files import read_json, read_text, try_write_volatile_json
 
 WITHIN = 90.0
 """Seconds between a gate's refusal of a job and Slurm's own `Prolog error` for it."""

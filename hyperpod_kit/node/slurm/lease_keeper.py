@@ -19,9 +19,9 @@ from typing import Any, Callable, Optional
 
 from hyperpod_kit import audit
 from hyperpod_kit.errors import NodeError, RunError
-from hyperpod_kit.node.bounded import NoResponse, run_in_child
-from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.facts import instance_id_from_metadata_service
+from hyperpod_kit.node.machine.bounded import NoResponse, run_in_child
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.facts import instance_id_from_metadata_service
 from hyperpod_kit.node.observe.check import check_mount
 from hyperpod_kit.node.slurm import lease
 from hyperpod_kit.node.slurm.state import StateLocation, shared_state_location

@@ -10,9 +10,9 @@ import os
 from typing import Dict
 
 from hyperpod_kit.errors import NodeError, RunError
-from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import read_json, read_text, write_json
-from hyperpod_kit.node.step import SCRIPTED, Step, StepOutcome
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.files import read_json, read_text, write_json
+from hyperpod_kit.node.machine.step import SCRIPTED, Step, StepOutcome
 from hyperpod_kit.untrusted import by_descriptor
 
 INCLUDES = ("/opt/slurm/include", "/usr/include")

@@ -12,8 +12,8 @@ import os
 import platform
 from typing import List
 
-from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import read_text
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.files import read_text
 from hyperpod_kit.node.slurm.hooks import without_kit_block
 
 FILE = "spank_pyxis.so"

@@ -27,8 +27,8 @@ from typing import Any, Dict, List, Optional
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.states import Role
-from hyperpod_kit.node.bounded import run_in_child
-from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.machine.bounded import run_in_child
+from hyperpod_kit.node.machine.context import Node
 from hyperpod_kit.node.slurm.saved_state import (
     RunningSlurmctld,
     SavedState,

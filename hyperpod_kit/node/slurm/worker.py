@@ -11,11 +11,11 @@ from typing import Optional, Tuple
 
 from hyperpod_kit.errors import NodeError, RunError
 from hyperpod_kit.model.states import LifecycleMode, Role
-from hyperpod_kit.node import deferred_actions, systemd
-from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import read_text, write_if_different
-from hyperpod_kit.node.step import Step, StepOutcome
-from hyperpod_kit.node.timing import wait_for
+from hyperpod_kit.node.machine import deferred_actions, systemd
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.files import read_text, write_if_different
+from hyperpod_kit.node.machine.step import Step, StepOutcome
+from hyperpod_kit.node.machine.timing import wait_for
 from hyperpod_kit.slurm.control import node_fields
 
 REGISTERED_WITHIN = 300.0

@@ -7,7 +7,7 @@ from typing import Any, Mapping, NamedTuple, Optional
 from hyperpod_kit.aws.ec2 import Ec2
 from hyperpod_kit.aws.fsx import Fsx
 from hyperpod_kit.config.mounts.registry import FORMS
-from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.preflight.aws_facts.client import QueryClient
 from hyperpod_kit.preflight.facts import FsxFileSystem, NotQueried, Queried, StorageEndpoint
 from hyperpod_kit.preflight.mounts.inquiry import FsxType

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hyperpod_kit.aws.quotas import ALTOGETHER, PER_CLUSTER, Quota, Quotas, cluster_quota_name
 from hyperpod_kit.aws.secrets import Secrets
-from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.model.secrets import Secret
 from hyperpod_kit.preflight.aws_facts.client import QueryClient
 from hyperpod_kit.preflight.facts import Queried

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Optional
 
 from hyperpod_kit.aws.iam import Decision, Iam
-from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.preflight.aws_facts.client import QueryClient
 from hyperpod_kit.preflight.facts import Queried, RoleFacts
 from hyperpod_kit.preflight.permission import Permission

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Callable, Iterable, NamedTuple, Optional
 
-from hyperpod_kit.config.homes import NO_ACCESS_POINT
-from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.config.settings.homes import NO_ACCESS_POINT
+from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.mounts.kinds import KINDS
 from hyperpod_kit.preflight.aws_facts.client import QueryClient, mount_or_cluster_region

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Iterator
 
 from hyperpod_kit.aws.buckets import directory_bucket_zone
-from hyperpod_kit.config.findings import WARNING, Finding
-from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.config.settings.findings import WARNING, Finding
+from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.preflight.aws_facts import buckets
 from hyperpod_kit.preflight.facts import AccountFacts, value_or_none
 

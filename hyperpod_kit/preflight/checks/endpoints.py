@@ -5,7 +5,7 @@ from __future__ import annotations
 from ipaddress import IPv4Network
 from typing import Iterator, NamedTuple, Optional, Sequence
 
-from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.preflight.checks.groups import PlacedNodes, placement_nodes_with_rules
 from hyperpod_kit.preflight.facts import AccountFacts, NotQueried, StorageEndpoint, value_or_none

@@ -5,8 +5,8 @@ from __future__ import annotations
 from ipaddress import IPv4Network
 from typing import Iterator, NamedTuple
 
-from hyperpod_kit.config.findings import Finding
-from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.config.settings.findings import Finding
+from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.preflight.checks.network import do_nodes_need_s3
 from hyperpod_kit.preflight.facts import AccountFacts, value_or_none
 from hyperpod_kit.preflight.placement import NetworkPlacement, network_placements

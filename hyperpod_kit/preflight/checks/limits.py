@@ -6,8 +6,8 @@ from collections import Counter
 from typing import Iterator
 
 from hyperpod_kit.aws.quotas import ALTOGETHER, PER_CLUSTER, Quota, cluster_quota_name
-from hyperpod_kit.config.findings import INFO, WARNING, Finding
-from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.config.settings.findings import INFO, WARNING, Finding
+from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.preflight.facts import AccountFacts, value_or_none
 from hyperpod_kit.preflight.placement import TYPES
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Iterator, Sequence
 
-from hyperpod_kit.config.findings import WARNING, Finding
-from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.config.settings.findings import WARNING, Finding
+from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.model.secrets import ARN
 from hyperpod_kit.preflight.aws_facts.network import SUBNETS
 from hyperpod_kit.preflight.facts import NOT_QUERIED, AccountFacts, Endpoint, RouteTable, Subnet, value_or_none

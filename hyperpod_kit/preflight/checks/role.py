@@ -6,8 +6,8 @@ from typing import Iterator, Optional, Sequence
 
 from hyperpod_kit.aws.iam import ALLOWED, Decision
 from hyperpod_kit.aws.policies import has_allow_statement
-from hyperpod_kit.config.findings import ERROR, WARNING, Finding
-from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.config.settings.findings import ERROR, WARNING, Finding
+from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.preflight.facts import NOT_QUERIED, AccountFacts, NotQueried, RoleFacts, value_or_none
 from hyperpod_kit.preflight.permission import Permission

@@ -6,9 +6,9 @@ from typing import Any, Iterator, Mapping, Optional, Sequence
 
 from hyperpod_kit.aws.efs import Efs
 from hyperpod_kit.aws.policies import MOUNT, has_allow_statement, public_statement_names
-from hyperpod_kit.config.findings import WARNING, Finding
-from hyperpod_kit.config.homes import HOMES_PATH, NO_ACCESS_POINT
-from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.config.settings.findings import WARNING, Finding
+from hyperpod_kit.config.settings.homes import HOMES_PATH, NO_ACCESS_POINT
+from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.errors import AwsError
 from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.preflight.aws_facts.client import QueryClient

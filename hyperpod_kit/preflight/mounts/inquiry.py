@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional
 
-from hyperpod_kit.config.findings import Finding
-from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.config.settings.findings import Finding
+from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.preflight.aws_facts.client import QueryClient
 from hyperpod_kit.preflight.aws_facts.shared import FileSystemQuery
 from hyperpod_kit.preflight.facts import AccountFacts, FileSystem, FsxFileSystem, Queried

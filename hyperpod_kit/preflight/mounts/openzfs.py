@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Iterator
 
-from hyperpod_kit.config.findings import Finding
+from hyperpod_kit.config.settings.findings import Finding
 from hyperpod_kit.model.mounts.openzfs import ROOT_VOLUME, OpenZfsMount
 from hyperpod_kit.preflight.facts import FsxFileSystem, value_or_none
 from hyperpod_kit.preflight.mounts.inquiry import FsxType, MountInquiry, no_permissions

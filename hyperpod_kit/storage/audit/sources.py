@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, Iterator, NamedTuple
 
 from hyperpod_kit.errors import Absent
-from hyperpod_kit.storage.audit import changelog, cloudtrail, node_log, s3_access_log
+from hyperpod_kit.storage.audit.logs import changelog, cloudtrail, node_log, s3_access_log
 from hyperpod_kit.storage.audit.record import OVERLONG, AuditGap, Entry, Importer
 from hyperpod_kit.untrusted.files import open_nonblocking
 

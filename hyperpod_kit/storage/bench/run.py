@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any, Callable
 
 from hyperpod_kit.errors import Absent, HyperpodKitError, RunError
-from hyperpod_kit.storage.bench import fio, probes, replays, small, streams
+from hyperpod_kit.storage.bench import replays
+from hyperpod_kit.storage.bench.measurements import fio, probes, small, streams
+from hyperpod_kit.storage.bench.measurements.shape import StreamShape, fit_shape
+from hyperpod_kit.storage.bench.measurements.streams import BLOCK, StreamSample
 from hyperpod_kit.storage.bench.replays import ReplayFailed, ReplayRequest
 from hyperpod_kit.storage.bench.scratch import BudgetSpent, Scratch
-from hyperpod_kit.storage.bench.shape import StreamShape, fit_shape
-from hyperpod_kit.storage.bench.streams import BLOCK, StreamSample
 from hyperpod_kit.storage.plan.calibration import Calibration, Sample
 from hyperpod_kit.system import mountinfo
 

@@ -10,9 +10,9 @@ from typing import Iterator, NamedTuple, Sequence
 
 from hyperpod_kit.errors import Absent
 from hyperpod_kit.run import Runner
-from hyperpod_kit.storage.quota.btrfs import Btrfs
+from hyperpod_kit.storage.quota.enforced.btrfs import Btrfs
+from hyperpod_kit.storage.quota.enforced.lustre import Lustre
 from hyperpod_kit.storage.quota.limits import QuotaBackend, QuotaError, QuotaLimits, QuotaUsed
-from hyperpod_kit.storage.quota.lustre import Lustre
 from hyperpod_kit.system import mountinfo, quota_note
 from hyperpod_kit.untrusted import dirfd, walk
 

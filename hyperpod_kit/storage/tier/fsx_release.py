@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Callable, Iterator, Sequence
 
-from hyperpod_kit.checkpoint.repository import layout, verify
+from hyperpod_kit.checkpoint.repository.format import layout
+from hyperpod_kit.checkpoint.repository.read import verify
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.errors import HyperpodKitError, UsageError
 from hyperpod_kit.run import Runner

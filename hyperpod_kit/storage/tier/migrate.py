@@ -11,11 +11,14 @@ import os
 import stat
 from typing import Iterator, Sequence
 
-from hyperpod_kit.checkpoint.repository import identity, layout, lease, retention, verify
-from hyperpod_kit.checkpoint.repository.failpoint import failpoint
-from hyperpod_kit.checkpoint.repository.manifest import Manifest
+from hyperpod_kit.checkpoint.repository import retention
+from hyperpod_kit.checkpoint.repository.format import layout
+from hyperpod_kit.checkpoint.repository.format.manifest import Manifest
+from hyperpod_kit.checkpoint.repository.read import verify
+from hyperpod_kit.checkpoint.repository.records import identity, lease
 from hyperpod_kit.checkpoint.repository.store import root_files
 from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.checkpoint.repository.store.failpoint import failpoint
 from hyperpod_kit.checkpoint.repository.store.open import is_path
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.storage.tier import survey

@@ -8,7 +8,7 @@ import stat
 from dataclasses import asdict, dataclass
 from typing import Any, Callable, Iterator, Sequence
 
-from hyperpod_kit.checkpoint.repository import verify
+from hyperpod_kit.checkpoint.repository.read import verify
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore

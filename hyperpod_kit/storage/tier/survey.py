@@ -6,8 +6,11 @@ import fcntl
 import os
 from typing import Any, NamedTuple
 
-from hyperpod_kit.checkpoint.repository import identity, layout, retention, verify
+from hyperpod_kit.checkpoint.repository import retention
+from hyperpod_kit.checkpoint.repository.format import layout
 from hyperpod_kit.checkpoint.repository.policy import Latest
+from hyperpod_kit.checkpoint.repository.read import verify
+from hyperpod_kit.checkpoint.repository.records import identity
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import is_path, open_store
 from hyperpod_kit.errors import Absent, CheckpointError, UsageError

@@ -6,8 +6,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Iterable, NamedTuple
 
-from hyperpod_kit.checkpoint.repository import identity, retention, verify
+from hyperpod_kit.checkpoint.repository import retention
 from hyperpod_kit.checkpoint.repository.policy import Latest
+from hyperpod_kit.checkpoint.repository.read import verify
+from hyperpod_kit.checkpoint.repository.records import identity
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.untrusted import owner

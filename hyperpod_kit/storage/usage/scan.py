@@ -23,7 +23,7 @@ from bisect import bisect
 from typing import Any, Iterator, NamedTuple
 
 RUN_FILE = "RUN.json"
-"""A directory that has it is the root of a run's checkpoints (checkpoint/repository/layout.py)."""
+"""A directory that has it is the root of a run's checkpoints (checkpoint/repository/format/layout.py)."""
 
 CHUNK = 2000
 """Directories, or files with several names, that are told at once: what is kept in memory is bounded by that."""

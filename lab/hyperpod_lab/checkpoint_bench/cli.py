@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from hyperpod_kit.checkpoint.agent import shm_paths
+from hyperpod_kit.checkpoint.agent.shm import shm_paths
 from hyperpod_kit.errors import first_line
 from hyperpod_kit.storage.bench.replay.launch import BenchError
 from hyperpod_kit.storage.bench.replay.workload import MODES, SIZES

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import torch
 
-from hyperpod_kit.checkpoint.repository import digest, stream
+from hyperpod_kit.checkpoint.repository.format import digest
+from hyperpod_kit.checkpoint.repository.read import stream
 from hyperpod_kit.untrusted import by_descriptor
 
 BLOCK = 8 * 1024 * 1024

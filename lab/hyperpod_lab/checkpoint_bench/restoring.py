@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hyperpod_kit.checkpoint import Manager, Restored, State
-from hyperpod_kit.checkpoint.handle import SaveState
+from hyperpod_kit.checkpoint.saves.handle import SaveState
 from hyperpod_kit.environment import HPK_RESUME_MEMORY
 from hyperpod_kit.storage.bench.replay.peers import Peers
 from hyperpod_lab.checkpoint_bench import limits, machine

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hyperpod_kit.checkpoint import Manager, State
-from hyperpod_kit.checkpoint.agent import shm_paths
+from hyperpod_kit.checkpoint.agent.shm import shm_paths
 from hyperpod_kit.storage.bench.replay.peers import Peers
 from hyperpod_kit.storage.bench.replay.replaying import wait_until_durable
 from hyperpod_kit.storage.bench.replay.workload import Workload

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 from hyperpod_kit.data.dataset import IndexedDataset, decode_record
 from hyperpod_kit.data.index.build import build_index
 from hyperpod_kit.data.index.layout import SampleIndex
-from hyperpod_kit.data.loader import ElasticLoader
+from hyperpod_kit.data.loading.loader import ElasticLoader
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.system import page_cache
 from hyperpod_kit.untrusted import by_descriptor, source_owner

@@ -7,8 +7,9 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from hyperpod_kit.checkpoint.handle import SaveState
-from hyperpod_kit.checkpoint.repository import catalog, policy
+from hyperpod_kit.checkpoint.repository import policy
+from hyperpod_kit.checkpoint.repository.records import catalog
+from hyperpod_kit.checkpoint.saves.handle import SaveState
 from hyperpod_kit.environment import HPK_RESUME_FROM, HPK_RESUME_MEMORY
 from hyperpod_lab.torture import life
 from hyperpod_lab.torture.ground import Ground

@@ -8,19 +8,9 @@ import signal
 import time
 from collections.abc import Callable
 
-from hyperpod_lab.torture import (
-    branch,
-    damage,
-    days,
-    faults,
-    flips,
-    kills,
-    lies,
-    memory_flips,
-    owners,
-    partners,
-    reshard,
-)
+from hyperpod_lab.torture import branch, days, flips, kills, lies, memory_flips, owners, partners, reshard
+from hyperpod_lab.torture.damage import damage
+from hyperpod_lab.torture.failing import faults
 from hyperpod_lab.torture.ground import Ground, temporary_ground
 from hyperpod_lab.torture.report import Budget, PartOutcome
 

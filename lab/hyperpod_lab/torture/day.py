@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 
-from hyperpod_kit.checkpoint.agent import capture_age, partner_memory, shm_slots
+from hyperpod_kit.checkpoint.agent.partner import partner_memory
+from hyperpod_kit.checkpoint.agent.shm import capture_age, shm_slots
 from hyperpod_kit.untrusted import by_descriptor
 
 DAY = 25 * 3600.0

@@ -15,10 +15,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hyperpod_kit.checkpoint.agent import capture_age, flush, partner_memory, shm_slots
-from hyperpod_kit.checkpoint.agent.control_page import COMPLETE_STATES, Key, Page
-from hyperpod_kit.checkpoint.handle import SaveState
-from hyperpod_kit.checkpoint.repository import catalog, policy
+from hyperpod_kit.checkpoint.agent.flush import flush
+from hyperpod_kit.checkpoint.agent.partner import partner_memory
+from hyperpod_kit.checkpoint.agent.shm import capture_age, shm_slots
+from hyperpod_kit.checkpoint.agent.shm.control_page import COMPLETE_STATES, Key, Page
+from hyperpod_kit.checkpoint.repository import policy
+from hyperpod_kit.checkpoint.repository.records import catalog
+from hyperpod_kit.checkpoint.saves.handle import SaveState
 from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_lab.torture import day, life
 from hyperpod_lab.torture.ground import Ground, wait_until

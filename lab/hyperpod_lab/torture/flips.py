@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hyperpod_kit.checkpoint import Manager, Restored
-from hyperpod_kit.checkpoint.handle import SaveState
-from hyperpod_kit.checkpoint.repository import digest, layout, verify
+from hyperpod_kit.checkpoint.repository.format import digest, layout
+from hyperpod_kit.checkpoint.repository.read import verify
+from hyperpod_kit.checkpoint.saves.handle import SaveState
 from hyperpod_kit.environment import HPK_SHM_DIR
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint
 from hyperpod_kit.untrusted import by_descriptor

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hyperpod_kit.checkpoint.agent import lock
+from hyperpod_kit.checkpoint.agent.shm import lock
 from hyperpod_kit.system import process
 from hyperpod_kit.system.process import Process
 from hyperpod_kit.system.wait import fixed_pause, poll_until

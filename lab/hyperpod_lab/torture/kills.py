@@ -18,8 +18,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from hyperpod_kit.checkpoint.handle import SaveState
 from hyperpod_kit.checkpoint.repository import policy
+from hyperpod_kit.checkpoint.saves.handle import SaveState
 from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_lab.torture import failpoint_names, life
 from hyperpod_lab.torture.ground import Ground, wait_until

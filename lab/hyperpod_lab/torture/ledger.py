@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hyperpod_kit.checkpoint.handle import LEVELS, SaveState
+from hyperpod_kit.checkpoint.saves.handle import LEVELS, SaveState
 
 Order = tuple[int, int]  # (epoch, seq)
 

@@ -18,9 +18,10 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hyperpod_kit.checkpoint.handle import SaveState
-from hyperpod_kit.checkpoint.repository import catalog, verify
+from hyperpod_kit.checkpoint.repository.read import verify
+from hyperpod_kit.checkpoint.repository.records import catalog
 from hyperpod_kit.checkpoint.repository.store.open import open_store
+from hyperpod_kit.checkpoint.saves.handle import SaveState
 from hyperpod_kit.environment import HPK_AGENT_LINGER, HPK_SHM_DIR
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.system.wait import fixed_pause, poll_until

@@ -129,7 +129,7 @@ def _run_life(order: LifeSpec) -> None:
 
 def _restore_and_save(order: LifeSpec, event_log: _EventLog) -> None:
     from hyperpod_kit.checkpoint import Manager, Restored
-    from hyperpod_kit.checkpoint.handle import SaveState
+    from hyperpod_kit.checkpoint.saves.handle import SaveState
     from hyperpod_lab.torture.subject import Subject
 
     subject = Subject(order.seed, order.rank, width=order.width)
@@ -215,7 +215,7 @@ def _join_or_kill(process: BaseProcess) -> None:
 
 def _flush_and_exit(shm: str, failpoint: str, trace: str) -> None:
     os.environ.update({HPK_FAILPOINT: failpoint, HPK_FAILPOINT_TRACE: trace})
-    from hyperpod_kit.checkpoint.agent import flush as repository_flush
+    from hyperpod_kit.checkpoint.agent.flush import flush as repository_flush
 
     repository_flush.flush(folder=shm, timeout=5.0)
     os._exit(0)
@@ -223,7 +223,8 @@ def _flush_and_exit(shm: str, failpoint: str, trace: str) -> None:
 
 def _prune_to_two_and_exit(root: str, failpoint: str, trace: str) -> None:
     os.environ.update({HPK_FAILPOINT: failpoint, HPK_FAILPOINT_TRACE: trace})
-    from hyperpod_kit.checkpoint.repository import identity, policy, retention
+    from hyperpod_kit.checkpoint.repository import policy, retention
+    from hyperpod_kit.checkpoint.repository.records import identity
     from hyperpod_kit.checkpoint.repository.store.open import open_store
 
     whose = identity.read_or_infer_identity(root)

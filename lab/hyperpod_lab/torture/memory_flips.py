@@ -7,8 +7,8 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hyperpod_kit.checkpoint.handle import SaveState
 from hyperpod_kit.checkpoint.repository import selection
+from hyperpod_kit.checkpoint.saves.handle import SaveState
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_lab.torture import life

@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from hyperpod_kit.checkpoint.handle import SaveState
+from hyperpod_kit.checkpoint.saves.handle import SaveState
 from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_lab.torture import life
 from hyperpod_lab.torture.ground import Ground, wait_until

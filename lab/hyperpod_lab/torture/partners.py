@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from hyperpod_kit.checkpoint.handle import SaveState
-from hyperpod_kit.checkpoint.partners import RankNode
-from hyperpod_kit.checkpoint.partners import assign_partners as partners_of
+from hyperpod_kit.checkpoint.agent_client.partner_link import RankNode
+from hyperpod_kit.checkpoint.agent_client.partner_link import assign_partners as partners_of
+from hyperpod_kit.checkpoint.saves.handle import SaveState
 from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_lab.torture import life
 from hyperpod_lab.torture.ground import Ground, wait_until

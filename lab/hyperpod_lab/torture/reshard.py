@@ -10,7 +10,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from hyperpod_kit.checkpoint.handle import SaveState
+from hyperpod_kit.checkpoint.saves.handle import SaveState
 from hyperpod_kit.environment import HPK_AGENT_LINGER, HPK_SHM_DIR
 from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_lab.torture import life

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from hyperpod_kit.checkpoint.state import State
+from hyperpod_kit.checkpoint.state.state import State
 
 WIDTH = 32
 """About 80 KB of parameters and optimizer state. 800 gives some 60 MB, several digest chunks."""

@@ -24,11 +24,11 @@ import model
 from meter import Meter, memory_mb
 
 from hyperpod_kit import descriptors
-from hyperpod_kit.checkpoint.agent import agent_events, rpc
-from hyperpod_kit.checkpoint.agent.agent_storage import Storage
-from hyperpod_kit.checkpoint.agent.control_page import Key
-from hyperpod_kit.checkpoint.agent.failure_counter import FailureCounter
-from hyperpod_kit.checkpoint.agent.leader import Leader
+from hyperpod_kit.checkpoint.agent.leader.failure_counter import FailureCounter
+from hyperpod_kit.checkpoint.agent.leader.leader import Leader
+from hyperpod_kit.checkpoint.agent.process import agent_events
+from hyperpod_kit.checkpoint.agent.process.agent_storage import Storage
+from hyperpod_kit.checkpoint.agent.process.worker import Worker
 from hyperpod_kit.checkpoint.agent.protocol.rank_channel import (
     Order,
     OrderKind,
@@ -38,9 +38,10 @@ from hyperpod_kit.checkpoint.agent.protocol.rank_channel import (
     RankSealed,
     parse_rank_report_if_known,
 )
-from hyperpod_kit.checkpoint.agent.report_texts import ReportEncoder
-from hyperpod_kit.checkpoint.agent.worker import Worker
-from hyperpod_kit.checkpoint.repository import identity
+from hyperpod_kit.checkpoint.agent.reports.report_texts import ReportEncoder
+from hyperpod_kit.checkpoint.agent.shm.control_page import Key
+from hyperpod_kit.checkpoint.agent.wire import rpc
+from hyperpod_kit.checkpoint.repository.records import identity
 
 TOKEN = "a token of the simulation"
 

@@ -18,7 +18,9 @@ from meter import Meter
 from peers import NODE
 
 from hyperpod_kit import descriptors
-from hyperpod_kit.checkpoint.repository import commit, digest, identity, layout, manifest
+from hyperpod_kit.checkpoint.repository import commit
+from hyperpod_kit.checkpoint.repository.format import digest, layout, manifest
+from hyperpod_kit.checkpoint.repository.records import identity
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.job.base import exits
 from hyperpod_kit.job.resume.checkpoint_choice import newest_complete_kit_else_foreign

@@ -13,13 +13,13 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
-from hyperpod_kit.checkpoint.agent import control_page
-from hyperpod_kit.checkpoint.agent.control_page import CaptureOrigin, Page, ShardFacts, SlotState
-from hyperpod_kit.checkpoint.agent.report_texts import ReportEncoder
-from hyperpod_kit.checkpoint.agent.shard_report import InShard, Report
-from hyperpod_kit.checkpoint.repository import digest, layout, manifest
-from hyperpod_kit.checkpoint.repository.rank_extra_state import RankStateLocation
-from hyperpod_kit.checkpoint.repository.shard import Placed, TensorSpec, _layout_sort_key
+from hyperpod_kit.checkpoint.agent.reports.report_texts import ReportEncoder
+from hyperpod_kit.checkpoint.agent.reports.shard_report import InShard, Report
+from hyperpod_kit.checkpoint.agent.shm import control_page
+from hyperpod_kit.checkpoint.agent.shm.control_page import CaptureOrigin, Page, ShardFacts, SlotState
+from hyperpod_kit.checkpoint.repository.format import digest, layout, manifest
+from hyperpod_kit.checkpoint.repository.format.shard import Placed, TensorSpec, _layout_sort_key
+from hyperpod_kit.checkpoint.repository.read.rank_extra_state import RankStateLocation
 
 HIDDEN, INNER, VOCABULARY, KEYS, LAYERS = 8192, 28672, 128256, 1024, 80
 INCARNATION = "abc123"

@@ -17,8 +17,6 @@ from typing import Any, Callable, Dict, List, Tuple
 import model
 
 from hyperpod_kit import descriptors
-from hyperpod_kit.checkpoint.agent import handshake
-from hyperpod_kit.checkpoint.agent.channel import MessageSeals
 from hyperpod_kit.checkpoint.agent.protocol.rank_channel import (
     RankCaptured,
     RankDone,
@@ -26,7 +24,9 @@ from hyperpod_kit.checkpoint.agent.protocol.rank_channel import (
     RankSealed,
     RankText,
 )
-from hyperpod_kit.checkpoint.agent.report_texts import ReportEncoder
+from hyperpod_kit.checkpoint.agent.reports.report_texts import ReportEncoder
+from hyperpod_kit.checkpoint.agent.wire import handshake
+from hyperpod_kit.checkpoint.agent.wire.channel import MessageSeals
 from hyperpod_kit.untrusted.lines import Lines
 
 NODE = 8

@@ -18,14 +18,16 @@ import model
 import torch
 from meter import Meter
 
-from hyperpod_kit.checkpoint import candidates, collectives, wire_values
-from hyperpod_kit.checkpoint.agreement import Agreement
-from hyperpod_kit.checkpoint.candidate_run import CandidateRun, NearerTiers, ProvedHeader
-from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.dcp import reshard, sharing, slices
-from hyperpod_kit.checkpoint.reason import Reason
-from hyperpod_kit.checkpoint.repository import digest, identity
+from hyperpod_kit.checkpoint.ranks import collectives, wire_values
+from hyperpod_kit.checkpoint.ranks.collectives import Ranks
+from hyperpod_kit.checkpoint.ranks.reason import Reason
+from hyperpod_kit.checkpoint.repository.format import digest
+from hyperpod_kit.checkpoint.repository.records import identity
 from hyperpod_kit.checkpoint.repository.store.open import open_store
+from hyperpod_kit.checkpoint.restore import candidates
+from hyperpod_kit.checkpoint.restore.agreement import Agreement
+from hyperpod_kit.checkpoint.restore.candidate_run import CandidateRun, NearerTiers, ProvedHeader
 
 MEMORY = 8 << 30
 

@@ -93,7 +93,7 @@ class Elastic(Loader):
     """hyperpod_kit.data."""
 
     name = "ElasticLoader"
-    modules = ("hyperpod_kit.data.loader", "hyperpod_kit.data.dataset", "hyperpod_kit.data.index.build")
+    modules = ("hyperpod_kit.data.loading.loader", "hyperpod_kit.data.dataset", "hyperpod_kit.data.index.build")
 
     def prepare(self, corpus: Corpus, source: Source) -> None:
         from hyperpod_kit.data.index.build import build_index

@@ -123,7 +123,7 @@ def fork_for_requests(kind: str) -> None:
 
 def serve_s3_until_stdin_ends(folder: str) -> None:
     """S3 on loopback."""
-    from hyperpod_rehearsal.keys import Key
+    from hyperpod_rehearsal.endpoint.keys import Key
     from hyperpod_rehearsal.s3.store import StoredBuckets
     from hyperpod_rehearsal.sagemaker.server import serve as server_of
 

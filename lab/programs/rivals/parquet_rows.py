@@ -46,7 +46,7 @@ def write_corpus(folder: str, rows: int, group: int) -> None:
 class ElasticRows:
     """hyperpod_kit.data."""
 
-    name, module = "ElasticLoader", "hyperpod_kit.data.loader"
+    name, module = "ElasticLoader", "hyperpod_kit.data.loading.loader"
 
     def prepare(self, paths: list[str], folder: str) -> None:
         from hyperpod_kit.data.index.build import build_index

@@ -9,7 +9,7 @@ from typing import Tuple
 
 import click
 
-from hyperpod_kit.cli import output
+from hyperpod_kit.cli.terminal import output
 from hyperpod_rehearsal.cli.output import (
     Progress,
     format_sandbox_result,
@@ -91,7 +91,8 @@ def up(
       hyperpod-kit rehearse up --release bullseye --shm-size 4G
       hyperpod-kit rehearse up --profile hyperpod
     """
-    from hyperpod_rehearsal import boot, host
+    from hyperpod_rehearsal import boot
+    from hyperpod_rehearsal.machines import host
 
     with Progress() as progress:
         layout, started = boot.start_rehearsal(
@@ -223,7 +224,8 @@ def freeze_node(name: str, node: str, thaw: bool) -> None:
       hyperpod-kit rehearse freeze-node worker-group/1
       hyperpod-kit rehearse freeze-node worker-group/1 --thaw
     """
-    from hyperpod_rehearsal import boot, cgroups, targets
+    from hyperpod_rehearsal import boot, targets
+    from hyperpod_rehearsal.machines import cgroups
 
     layout, data = boot.require_running(name)
     machine = targets.find_node(data, node)
@@ -247,7 +249,7 @@ def partition_node(name: str, node: str, heal: bool) -> None:
       hyperpod-kit rehearse partition-node worker-group/1 --heal
     """
     from hyperpod_rehearsal import boot, targets
-    from hyperpod_rehearsal.network import set_node_link_state
+    from hyperpod_rehearsal.machines.network import set_node_link_state
 
     layout, data = boot.require_running(name)
     machine = targets.find_node(data, node)
@@ -302,7 +304,7 @@ def replace_node(name: str, node: str) -> None:
 
     from hyperpod_kit.errors import RehearsalError
     from hyperpod_rehearsal import boot, targets
-    from hyperpod_rehearsal.keys import Keys
+    from hyperpod_rehearsal.endpoint.keys import Keys
 
     layout, data = boot.require_running(name)
     key = Keys.load(layout.root).admin
@@ -372,7 +374,7 @@ def sandbox(config: str, keep: bool, as_json: bool) -> None:
       hyperpod-kit rehearse sandbox
       hyperpod-kit rehearse sandbox --keep
     """
-    from hyperpod_rehearsal import sandbox as sandbox_module
+    from hyperpod_rehearsal.sandbox import sandbox as sandbox_module
 
     result = sandbox_module.run_sandbox(config, keep=keep)
     if as_json:

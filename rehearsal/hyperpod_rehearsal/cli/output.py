@@ -6,12 +6,12 @@ import shlex
 import time
 from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional
 
-from hyperpod_kit.cli.output import make_console, table_cell
+from hyperpod_kit.cli.terminal.output import make_console, table_cell
 
 if TYPE_CHECKING:
     from rich.status import Status
 
-    from hyperpod_rehearsal.sandbox import SandboxResult
+    from hyperpod_rehearsal.sandbox.sandbox import SandboxResult
 
 
 class Progress:
@@ -109,7 +109,7 @@ def print_status(data: dict[str, Any]) -> None:
 
 def format_sandbox_result(result: SandboxResult) -> Iterator[str]:
     """A sandbox run for a person: output and recorded commands per role, then what was not exercised."""
-    from hyperpod_rehearsal.sandbox import is_read_only_command
+    from hyperpod_rehearsal.sandbox.sandbox import is_read_only_command
 
     for run in result.runs:
         yield f"{result.script} of bundle {result.bundle_id} on a {run.role} node ({run.group}): exit {run.exit_code}"

@@ -7,8 +7,8 @@ import hmac
 import re
 from typing import Iterator, Mapping
 
+from hyperpod_rehearsal.endpoint.signature import Claim
 from hyperpod_rehearsal.s3.errors import S3Error
-from hyperpod_rehearsal.signature import Claim
 from hyperpod_rehearsal.standins import sigv4
 
 SIGNED_CHUNKS = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"

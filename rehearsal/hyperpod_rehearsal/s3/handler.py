@@ -7,7 +7,7 @@ import uuid
 from typing import Sequence
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from hyperpod_rehearsal.front_door import FrontDoor
+from hyperpod_rehearsal.endpoint.front_door import FrontDoor
 from hyperpod_rehearsal.s3.body import RequestBody
 from hyperpod_rehearsal.s3.bucket_requests import handle_bucket_request, list_buckets
 from hyperpod_rehearsal.s3.control_requests import CONTROL_PREFIX, handle_fault_or_request_log_call

@@ -3,7 +3,7 @@ import struct
 
 import pytest
 
-from hyperpod_rehearsal.dns import DnsResponder, build_response_or_none_if_unserved
+from hyperpod_rehearsal.metadata.dns import DnsResponder, build_response_or_none_if_unserved
 
 A, PTR, AAAA = 1, 12, 28
 

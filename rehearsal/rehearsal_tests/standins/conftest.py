@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_rehearsal.keys import Key
+from hyperpod_rehearsal.endpoint.keys import Key
 from hyperpod_rehearsal.s3.store import StoredBuckets
 from hyperpod_rehearsal.sagemaker.server import serve
 from hyperpod_rehearsal.standins.install import LIBRARY, install_standins

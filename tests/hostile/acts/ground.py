@@ -17,8 +17,8 @@ from typing import Dict, Iterator, Optional, Tuple
 
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.data.bulk import merge
-from hyperpod_kit.data.position import DataStep
-from hyperpod_kit.data.sample_log import SampleLog
+from hyperpod_kit.data.loading.position import DataStep
+from hyperpod_kit.data.loading.sample_log import SampleLog
 from hyperpod_kit.job.goodput import time_rows
 from hyperpod_kit.slurm.phase import Phase
 from hyperpod_kit.storage.quota import request_box, requests

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from hyperpod_rehearsal import front_door
+from hyperpod_rehearsal.endpoint import front_door
 from tests.hostile.endpoint.requests import BUCKET, ask, client, lines, of, raw, signed
 
 

@@ -11,37 +11,26 @@ import zlib
 from random import Random
 from typing import Any, Callable
 
-from hyperpod_kit.checkpoint.agent import (
-    control_page,
-    extra_state,
-    failure_note,
-    failure_rows,
-    job_note,
-    local,
-    note_page,
-    shm_slots,
-)
-from hyperpod_kit.checkpoint.agent.control_page import SlotState
-from hyperpod_kit.checkpoint.agent.shard_report import Report
-from hyperpod_kit.checkpoint.repository import (
-    catalog,
+from hyperpod_kit.checkpoint.agent.leader import failure_rows
+from hyperpod_kit.checkpoint.agent.persist import local
+from hyperpod_kit.checkpoint.agent.reports import extra_state
+from hyperpod_kit.checkpoint.agent.reports.shard_report import Report
+from hyperpod_kit.checkpoint.agent.shm import control_page, failure_note, job_note, note_page, shm_slots
+from hyperpod_kit.checkpoint.agent.shm.control_page import SlotState
+from hyperpod_kit.checkpoint.repository.format import (
     compact_index,
     digest,
-    identity,
     index,
     layout,
-    lease,
     manifest,
     non_tensor_state,
-    pins,
-    rollbacks,
     rows,
     shard,
     shard_table,
-    tombstone,
-    verify,
 )
-from hyperpod_kit.checkpoint.repository.manifest import FileRecord, Manifest
+from hyperpod_kit.checkpoint.repository.format.manifest import FileRecord, Manifest
+from hyperpod_kit.checkpoint.repository.read import verify
+from hyperpod_kit.checkpoint.repository.records import catalog, identity, lease, pins, rollbacks, tombstone
 from hyperpod_kit.checkpoint.repository.store.base import Capabilities
 from hyperpod_kit.checkpoint.repository.store.memory import MemoryStore
 from hyperpod_kit.errors import CheckpointError

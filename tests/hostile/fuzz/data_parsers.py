@@ -17,10 +17,11 @@ from typing import Any, Callable, Dict, List
 
 import numpy as np
 
-from hyperpod_kit.data import megatron, sample_log_check
 from hyperpod_kit.data.bulk import merge
 from hyperpod_kit.data.index import layout
 from hyperpod_kit.data.index.layout import SampleIndex
+from hyperpod_kit.data.loading import sample_log_check
+from hyperpod_kit.data.tokens import megatron
 from hyperpod_kit.errors import DataError
 from tests.hostile.fuzz.engine import Parser
 from tests.hostile.fuzz.mutate import a_json, some_bytes

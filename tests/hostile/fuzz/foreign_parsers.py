@@ -12,7 +12,8 @@ from random import Random
 from typing import Any, Callable, List
 
 from hyperpod_kit.errors import CheckpointError
-from hyperpod_kit.job.foreign import archive, dcp, deepspeed, huggingface, lightning, megatron, proving
+from hyperpod_kit.job.foreign import dcp, proving
+from hyperpod_kit.job.foreign.frameworks import deepspeed, huggingface, lightning, megatron
 from tests.hostile.fuzz.engine import Parser
 from tests.hostile.fuzz.mutate import a_json, some_bytes, value_changed
 from tests.hostile.fuzz.places import file_of, folder
@@ -94,13 +95,13 @@ PARSERS = [
     ),
     foreign(
         "foreign: torch archive (zip)",
-        lambda data: archive.proof_level_of_torch_file(file_of(data, "a.pt")),
+        lambda data: proving.proof_level_of_torch_file(file_of(data, "a.pt")),
         [a_zip()],
         [b"PK\x03\x04", b"PK\x01\x02", b"PK\x05\x06"],
     ),
     foreign(
         "foreign: safetensors",
-        lambda data: archive.proof_level_of_safetensors_file(file_of(data, "a.safetensors")),
+        lambda data: proving.proof_level_of_safetensors_file(file_of(data, "a.safetensors")),
         [struct.pack("<Q", 2) + b"{}"],
         [],
         a_safetensors,

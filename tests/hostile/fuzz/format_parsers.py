@@ -23,9 +23,8 @@ import torch
 import torch.distributed.checkpoint
 import zstandard
 
-from hyperpod_kit.checkpoint.formats import dcp_folder, safetensors_files, torch_files
-from hyperpod_kit.checkpoint.formats.byte_sources import ImportedFiles
-from hyperpod_kit.checkpoint.importing import from_deepspeed, from_torch
+from hyperpod_kit.checkpoint.convert.files.byte_sources import ImportedFiles
+from hyperpod_kit.checkpoint.convert.formats import dcp, deepspeed, safetensors, torch_file
 from hyperpod_kit.data.formats import table
 from hyperpod_kit.data.reading.local_file import LocalFile
 from hyperpod_kit.data.reading.source_files import SourceFiles
@@ -131,33 +130,33 @@ def with_files(work: Callable[[ImportedFiles], object]) -> None:
 
 def read_weights(data: bytes) -> None:
     path = Path(file_of(data, "w.safetensors"))
-    with_files(lambda files: safetensors_files.inspect_file(files, path))
+    with_files(lambda files: safetensors.inspect_file(files, path))
 
 
 def read_weights_folder(data: bytes) -> None:
     place = Path(folder("weights"))
-    for name in (safetensors_files.INDEX, "config.json"):
+    for name in (safetensors.INDEX, "config.json"):
         (place / name).write_bytes(data)
     (place / "model-1.safetensors").write_bytes(a_weights())
-    with_files(lambda files: safetensors_files.inspect_folder(files, place))
+    with_files(lambda files: safetensors.inspect_folder(files, place))
 
 
 def read_tensor(data: bytes) -> None:
     path = Path(file_of(data, "t.pt"))
-    with_files(lambda files: torch_files.locate_tensor(files, path, 0, len(data)))
+    with_files(lambda files: torch_file.locate_tensor(files, path, 0, len(data)))
 
 
 def read_value(data: bytes) -> None:
     path = Path(file_of(data, "v.pt"))
-    with_files(lambda files: torch_files.load_value(files, path, 0, len(data)))
+    with_files(lambda files: torch_file.load_value(files, path, 0, len(data)))
 
 
 def read_torch(data: bytes) -> None:
-    from_torch.load_file(Path(file_of(data, "t.pt")))
+    torch_file.load_file(Path(file_of(data, "t.pt")))
 
 
 def read_deepspeed(data: bytes) -> None:
-    from_deepspeed._load_torch_file(Path(file_of(data, "mp_rank_00_model_states.pt")))
+    deepspeed._load_torch_file(Path(file_of(data, "mp_rank_00_model_states.pt")))
 
 
 def read_dcp(data: bytes, metadata: bool) -> None:
@@ -169,9 +168,9 @@ def read_dcp(data: bytes, metadata: bool) -> None:
         os.truncate(place / ".metadata", DCP_METADATA_SIZE)
 
     def look(files: ImportedFiles) -> None:
-        found = dcp_folder.inspect_folder(files, place)
+        found = dcp.inspect_folder(files, place)
         for name in found.values:
-            dcp_folder.load_value(files, found, name)
+            dcp.load_value(files, found, name)
 
     with_files(look)
 

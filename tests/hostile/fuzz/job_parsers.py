@@ -8,15 +8,15 @@ import os
 import socket
 from typing import Any, Dict, List
 
-from hyperpod_kit.checkpoint.agent.channel import Channel
+from hyperpod_kit.checkpoint.agent.wire.channel import Channel
 from hyperpod_kit.errors import JobError, RunError, Untrusted
-from hyperpod_kit.job import sweep
 from hyperpod_kit.job.base import exits
 from hyperpod_kit.job.decide import budget, outcome
 from hyperpod_kit.job.foreign.candidate import PROOFS
 from hyperpod_kit.job.foreign.proven import ProvenFiles
-from hyperpod_kit.job.goodput import event_file, launch_time, time_rows
-from hyperpod_kit.job.goodput.event_file import ScalarPoint
+from hyperpod_kit.job.goodput import launch_time, scalars, time_rows
+from hyperpod_kit.job.goodput.scalars import ScalarPoint
+from hyperpod_kit.job.program import cli_look
 from hyperpod_kit.job.records import ledger, ledger_row
 from hyperpod_kit.job.resume import proving_part, shared_decision
 from hyperpod_kit.job.status import attempt_table, status_page, timeline
@@ -157,7 +157,7 @@ def read_slurm(data: bytes) -> None:
     found = records.split_records(text_of(data), "@mark@")
     if found is not None:
         with contextlib.suppress(RunError):
-            sweep.orphans(found)
+            cli_look.find_orphans(found)
     if failed is not None:
         raise failed
 
@@ -287,7 +287,7 @@ def read_times(data: bytes) -> None:
     state = os.path.dirname(os.path.dirname(file_of(data, f"state/{time_rows.FOLDER}/a.jsonl")))
     rows = time_rows.read(state, "a")
     points = [ScalarPoint(row.t, row.step or 0, {"a": launch_time.usual_step(row) or 0.0}) for row in rows]
-    event_file.encoded(points, 1.7e9)
+    scalars.encoded(points, 1.7e9)
     time_rows.read_run(state, "a")
 
 

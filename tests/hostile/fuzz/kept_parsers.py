@@ -12,16 +12,17 @@ from typing import Any, Dict, List, Optional
 
 import numpy as np
 
-from hyperpod_kit.checkpoint.agent import assemble, partial_commit_reports
-from hyperpod_kit.checkpoint.agent.control_page import CaptureOrigin, Page, ShardFacts, SlotState
-from hyperpod_kit.checkpoint.agent.shard_report import Report
-from hyperpod_kit.checkpoint.repository import digest, layout, manifest, shard
+from hyperpod_kit.checkpoint.agent.flush import flush_captures
+from hyperpod_kit.checkpoint.agent.reports import assemble
+from hyperpod_kit.checkpoint.agent.reports.shard_report import Report
+from hyperpod_kit.checkpoint.agent.shm.control_page import CaptureOrigin, Page, ShardFacts, SlotState
+from hyperpod_kit.checkpoint.repository.format import digest, layout, manifest, shard
 from hyperpod_kit.checkpoint.repository.store.memory import MemoryStore
 from hyperpod_kit.data.formats.table import Scan
-from hyperpod_kit.data.index.parts import Parts
+from hyperpod_kit.data.index.build import Parts
 from hyperpod_kit.data.reading.chunks import DiskCache
 from hyperpod_kit.errors import CheckpointError
-from hyperpod_kit.node.slurm.guard import cycle, mend
+from hyperpod_kit.node.slurm.guard import commands, mend
 from hyperpod_kit.slurm import findings
 from hyperpod_kit.slurm.findings import GuardRecord, SlurmFinding
 from tests.hostile.fuzz.checkpoint_parsers import ATTEMPT
@@ -129,14 +130,14 @@ def read_guard(data: bytes) -> None:
     for now in (NOW, NOW + 1e6):
         for finding in findings.findings_or_guard_silent(record, now):
             finding.message.split()
-    mended = cycle.mended_from_record(record)
+    mended = commands.mended_from_record(record)
     mend.findings_about_mending(mended, NOW)
     for tries in mended.notes.values():
         tries.is_next_try_due(NOW)
         tries.after_nothing_to_do(NOW).after_try(NOW, "x")
-    cycle.render_metrics(record or GuardRecord(NOW), 1.0)
+    commands.render_metrics(record or GuardRecord(NOW), 1.0)
     if record is not None:
-        cycle.describe_finding_changes((), record.findings)
+        commands.describe_finding_changes((), record.findings)
     json.dumps(mended.to_dict())
 
 
@@ -177,7 +178,7 @@ def _of_rank(rank: int) -> Report:
 def _handed_in() -> Dict[str, bytes]:
     store = MemoryStore("memory")
     for rank in range(WORLD):
-        partial_commit_reports.write_report(store, ATTEMPT, rank, _of_rank(rank))
+        flush_captures.write_report(store, ATTEMPT, rank, _of_rank(rank))
     return {name: bytes(data) for name, data in store._objects.items()}
 
 
@@ -191,7 +192,7 @@ def read_handed_in(data: bytes) -> None:
     store = MemoryStore("memory")
     store._objects.update(HANDED_IN)
     store._objects[name.decode("latin-1") if name.decode("latin-1") in HANDED_IN else min(REPORTS)] = content
-    reports = partial_commit_reports.read_reports(store, ATTEMPT, WORLD)
+    reports = flush_captures.read_reports(store, ATTEMPT, WORLD)
     assert reports is not None
     made = assemble.build_commit_files(reports, {"writer": "flush"})
     manifest.decode(made.manifest.encode())

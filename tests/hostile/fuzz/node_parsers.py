@@ -7,15 +7,18 @@ import json
 from pathlib import Path
 from typing import Any, Dict
 
-from hyperpod_kit.config import document, load
+from hyperpod_kit.config import load
+from hyperpod_kit.config.reading import document
 from hyperpod_kit.errors import ConfigError, UsageError
 from hyperpod_kit.node.devices import parsers
 from hyperpod_kit.node.peers.query import PeerQuery
-from hyperpod_kit.remote import controller, installed_bundles, known_issues, report_parser
-from hyperpod_kit.remote.diagnose import _query_node, describe_diagnosis, with_known_causes
-from hyperpod_kit.remote.known_hosts import KnownHosts
-from hyperpod_kit.remote.ssm_shell import _parse_output
+from hyperpod_kit.remote import report_parser
+from hyperpod_kit.remote.connect.ssh_access import KnownHosts
+from hyperpod_kit.remote.connect.ssm_sessions import _parse_output
+from hyperpod_kit.remote.diagnosis import installed_bundles, known_issues
+from hyperpod_kit.remote.diagnosis.diagnose import _query_node, describe_diagnosis, with_known_causes
 from hyperpod_kit.remote.target import NodeTarget
+from hyperpod_kit.remote.transports import controller
 from tests.hostile.fuzz.engine import Parser
 from tests.hostile.fuzz.mutate import a_json, some_bytes
 from tests.hostile.fuzz.places import file_of

@@ -14,18 +14,10 @@ from typing import Any, Dict, List
 import numpy
 import torch
 
-from hyperpod_kit.checkpoint import codec
-from hyperpod_kit.checkpoint.repository import (
-    commit_records,
-    digest,
-    flush_note,
-    layout,
-    leftovers,
-    manifest,
-    non_tensor_state,
-    rank_extra_state,
-    shard,
-)
+from hyperpod_kit.checkpoint.codec import codec
+from hyperpod_kit.checkpoint.repository.format import digest, layout, manifest, non_tensor_state, shard
+from hyperpod_kit.checkpoint.repository.read import rank_extra_state
+from hyperpod_kit.checkpoint.repository.records import commit_records, flush_note, leftovers
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.errors import CheckpointError
 from tests.hostile.fuzz.checkpoint_parsers import ATTEMPT, LAID, a_store
@@ -58,8 +50,12 @@ RECORDS: List[Any] = [
     {"$": "time", "c": "timedelta", "v": [1, 2, 3]},
     {"$": "time", "c": "datetime", "v": "2026-11-20T23:58:03+00:00"},
     {"$": "deque", "v": [1, {"$": "tuple", "v": []}], "most": 3},
-    {"$": "enum", "c": "hyperpod_kit.checkpoint.repository.leftovers:Leftover", "n": "WHOLE", "v": "x"},
-    {"$": "dataclass", "c": "hyperpod_kit.checkpoint.repository.commit_records:RootFacts", "v": {"records": []}},
+    {"$": "enum", "c": "hyperpod_kit.checkpoint.repository.records.leftovers:Leftover", "n": "WHOLE", "v": "x"},
+    {
+        "$": "dataclass",
+        "c": "hyperpod_kit.checkpoint.repository.records.commit_records:RootFacts",
+        "v": {"records": []},
+    },
     {"$": "object", "c": "tests.hostile.fuzz.root_parsers:Plain", "v": {"a": 1}},
     {"$": "dict", "c": "defaultdict", "f": "list", "v": [["a", 1]]},
     {"$": "dict", "c": "Counter", "v": [[1, 2]]},

@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Callable, List, Tuple
 
-from hyperpod_kit.checkpoint.agent import flush_users
+from hyperpod_kit.checkpoint.agent.flush import flush_users
 from hyperpod_kit.errors import HyperpodKitError, UsageError
 from hyperpod_kit.job.fan_out import listing
 from hyperpod_kit.storage.alerts import config, outbox

@@ -14,13 +14,14 @@ from typing import Any, Dict, List
 
 import torch
 
-from hyperpod_kit.checkpoint import weight_sources
 from hyperpod_kit.checkpoint.diffing import command
 from hyperpod_kit.checkpoint.diffing.compare import CheckpointAt, diff
-from hyperpod_kit.checkpoint.repository import compact_index, digest, index, layout, manifest, tensor_export
-from hyperpod_kit.checkpoint.repository.manifest import FileRecord
-from hyperpod_kit.checkpoint.repository.shard import TensorSpec
+from hyperpod_kit.checkpoint.repository import tensor_export
+from hyperpod_kit.checkpoint.repository.format import compact_index, digest, index, layout, manifest
+from hyperpod_kit.checkpoint.repository.format.manifest import FileRecord
+from hyperpod_kit.checkpoint.repository.format.shard import TensorSpec
 from hyperpod_kit.checkpoint.repository.store.memory import MemoryStore
+from hyperpod_kit.checkpoint.weights import weight_sources
 from hyperpod_kit.errors import CheckpointError, StorageUnreadable, UsageError
 from tests.hostile.fuzz.engine import Parser
 from tests.hostile.fuzz.mutate import a_json

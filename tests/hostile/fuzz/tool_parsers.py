@@ -14,18 +14,18 @@ from random import Random
 from typing import Any, Callable, List, Sequence, Tuple
 
 from hyperpod_kit.bundle import packages
-from hyperpod_kit.checkpoint import wire_values
-from hyperpod_kit.checkpoint.repository import layout
+from hyperpod_kit.checkpoint.ranks import wire_values
+from hyperpod_kit.checkpoint.repository.format import layout
 from hyperpod_kit.checkpoint.repository.store import s3_http
 from hyperpod_kit.checkpoint.repository.store.s3_connections import S3Broken
 from hyperpod_kit.data.bulk import s5cmd
 from hyperpod_kit.data.bulk.staging import FileList
 from hyperpod_kit.errors import CheckpointError, DataError
-from hyperpod_kit.job.fan_out import tasks
+from hyperpod_kit.job.fan_out import command
 from hyperpod_kit.node.slurm import lease
 from hyperpod_kit.run import Completed
 from hyperpod_kit.storage.preload import hsm
-from hyperpod_kit.storage.quota import lustre
+from hyperpod_kit.storage.quota.enforced import lustre
 from hyperpod_kit.storage.quota.limits import QuotaError
 from tests.hostile.fuzz.engine import Parser
 from tests.hostile.fuzz.mutate import ODD_WORDS, a_json, some_bytes
@@ -171,8 +171,8 @@ SAID = (
 
 
 def read_task(data: bytes) -> None:
-    heard: Any = tasks.Tasks.__new__(tasks.Tasks)
-    heard.all, heard._has_first_message = [tasks.TaskState("n1", 0.0)], False
+    heard: Any = command.Tasks.__new__(command.Tasks)
+    heard.all, heard._has_first_message = [command.TaskState("n1", 0.0)], False
     for line in data.split(b"\n"):
         heard._apply_message_line(line)
 

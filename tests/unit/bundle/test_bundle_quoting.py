@@ -7,7 +7,7 @@ from pathlib import Path
 import jinja2
 import pytest
 
-from hyperpod_kit.bundle.templates import (
+from hyperpod_kit.bundle.render import (
     escape_unit_line,
     make_jinja_environment,
     render_template,

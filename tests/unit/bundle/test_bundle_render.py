@@ -20,7 +20,7 @@ from hyperpod_kit.bundle.compare import BundleDifference, compare_with_directory
 from hyperpod_kit.bundle.render import Bundle, render, replace_bundle_directory
 from hyperpod_kit.bundle.wheel import build_wheel
 from hyperpod_kit.config.load import load
-from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.errors import BundleError
 from hyperpod_kit.model.node_config import NodeConfig
 from hyperpod_kit.model.units import NODE_UNITS

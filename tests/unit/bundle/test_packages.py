@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from hyperpod_kit.bundle.packages import make_client_entry_for_deb_file, parse_deb_fields_empty_if_unreadable
 from hyperpod_kit.bundle.render import render
-from hyperpod_kit.cli.package_command import describe_package
+from hyperpod_kit.cli.bundle.package_command import describe_package
 from hyperpod_kit.config.load import check, load
 from hyperpod_kit.errors import Absent, BundleError
 from hyperpod_kit.model.node_config import NodeConfig

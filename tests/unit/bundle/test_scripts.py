@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from hyperpod_kit.bundle import scripts
 from hyperpod_kit.bundle.render import render
-from hyperpod_kit.cli.validate_command import validate
+from hyperpod_kit.cli.bundle.validate_command import validate
 from hyperpod_kit.config.load import load
 from hyperpod_kit.errors import BundleError
 from hyperpod_kit.model.node_config import NodeConfig

@@ -12,11 +12,11 @@ import sys
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional
 
-from hyperpod_kit.checkpoint.agent import shm_slots
-from hyperpod_kit.checkpoint.agent.control_page import Key
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import Close, Connect, RestoreCompleted, SlotCaptured
-from hyperpod_kit.checkpoint.agent_link import AgentLink
-from hyperpod_kit.checkpoint.repository import identity
+from hyperpod_kit.checkpoint.agent.shm import shm_slots
+from hyperpod_kit.checkpoint.agent.shm.control_page import Key
+from hyperpod_kit.checkpoint.agent_client.agent_supervisor import AgentLink
+from hyperpod_kit.checkpoint.repository.records import identity
 from hyperpod_kit.system import process
 from tests.support.wait import until
 

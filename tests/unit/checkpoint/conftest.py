@@ -10,10 +10,13 @@ from typing import Any, Callable, Iterator, List, Tuple
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import control_page, flush, shm_slots
-from hyperpod_kit.checkpoint.agent.control_page import SlotState
-from hyperpod_kit.checkpoint.repository import digest, identity, rank_extra_state
-from hyperpod_kit.checkpoint.repository.shard import TensorSpec, lay_out
+from hyperpod_kit.checkpoint.agent.flush import flush
+from hyperpod_kit.checkpoint.agent.shm import control_page, shm_slots
+from hyperpod_kit.checkpoint.agent.shm.control_page import SlotState
+from hyperpod_kit.checkpoint.repository.format import digest
+from hyperpod_kit.checkpoint.repository.format.shard import TensorSpec, lay_out
+from hyperpod_kit.checkpoint.repository.read import rank_extra_state
+from hyperpod_kit.checkpoint.repository.records import identity
 from tests.unit.checkpoint.agent_run import Start
 
 DEAD = (2**22 + 1, 1)  # above the kernel's largest pid

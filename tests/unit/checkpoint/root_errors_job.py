@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 
 from hyperpod_kit.checkpoint import Manager, Restored, State
-from hyperpod_kit.checkpoint.agent import shm_paths, shm_slots
-from hyperpod_kit.checkpoint.agent.control_page import SlotState
+from hyperpod_kit.checkpoint.agent.shm import shm_paths, shm_slots
+from hyperpod_kit.checkpoint.agent.shm.control_page import SlotState
 from hyperpod_kit.errors import CheckpointError, NotEnoughSharedMemory
 
 ROOT, SHM = Path(os.environ["ROOT"]), Path(os.environ["HPK_SHM_DIR"])

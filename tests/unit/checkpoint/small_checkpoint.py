@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any, Dict, Optional
 
-from hyperpod_kit.checkpoint.repository import commit, digest, identity, layout, rows, shard
-from hyperpod_kit.checkpoint.repository.manifest import FileRecord, Manifest
+from hyperpod_kit.checkpoint.repository import commit
+from hyperpod_kit.checkpoint.repository.format import digest, layout, rows, shard
+from hyperpod_kit.checkpoint.repository.format.manifest import FileRecord, Manifest
+from hyperpod_kit.checkpoint.repository.records import identity
 from hyperpod_kit.checkpoint.repository.store.base import Store
 
 SMALL_RUN = identity.RunIdentity("small", "0" * 32)

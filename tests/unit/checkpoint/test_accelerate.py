@@ -14,8 +14,8 @@ accelerate = pytest.importorskip("accelerate")
 from accelerate.state import AcceleratorState, GradientState, PartialState  # noqa: E402
 
 from hyperpod_kit.checkpoint.adapters.accelerate import CheckpointedAccelerator  # noqa: E402
-from hyperpod_kit.checkpoint.exporting.checkpoint import export  # noqa: E402
-from hyperpod_kit.checkpoint.repository import catalog  # noqa: E402
+from hyperpod_kit.checkpoint.convert.export_checkpoint import export  # noqa: E402
+from hyperpod_kit.checkpoint.repository.records import catalog  # noqa: E402
 from hyperpod_kit.errors import CheckpointError  # noqa: E402
 from tests.support.damage import flip  # noqa: E402
 

@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import control_page, shm_cleanup, shm_slots
-from hyperpod_kit.checkpoint.agent.control_page import SlotState
+from hyperpod_kit.checkpoint.agent.flush import shm_cleanup
+from hyperpod_kit.checkpoint.agent.persist.seal import seal
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import FreeSlot, SaveSkipped, TakeOver
-from hyperpod_kit.checkpoint.agent.seal import seal
-from hyperpod_kit.checkpoint.agent_supervisor import AgentSupervisor
-from hyperpod_kit.checkpoint.repository import catalog, identity, latest, selection, verify
+from hyperpod_kit.checkpoint.agent.shm import control_page, shm_slots
+from hyperpod_kit.checkpoint.agent.shm.control_page import SlotState
+from hyperpod_kit.checkpoint.agent_client.agent_supervisor import AgentSupervisor
+from hyperpod_kit.checkpoint.repository import selection
+from hyperpod_kit.checkpoint.repository.read import verify
+from hyperpod_kit.checkpoint.repository.records import catalog, identity, latest
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.errors import CheckpointError

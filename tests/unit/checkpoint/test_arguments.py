@@ -15,9 +15,11 @@ torch = pytest.importorskip("torch")
 numpy = pytest.importorskip("numpy")
 
 from hyperpod_kit.checkpoint import Best, Latest, Manager, State  # noqa: E402
-from hyperpod_kit.checkpoint.arguments import checked_step, validate_and_encode_metrics  # noqa: E402
 from hyperpod_kit.checkpoint.commands import cli  # noqa: E402
-from hyperpod_kit.checkpoint.repository import catalog, policy, verify  # noqa: E402
+from hyperpod_kit.checkpoint.repository import policy  # noqa: E402
+from hyperpod_kit.checkpoint.repository.read import verify  # noqa: E402
+from hyperpod_kit.checkpoint.repository.records import catalog  # noqa: E402
+from hyperpod_kit.checkpoint.saves.arguments import checked_step, validate_and_encode_metrics  # noqa: E402
 from hyperpod_kit.errors import RunIsOwned  # noqa: E402
 
 

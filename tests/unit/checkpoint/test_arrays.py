@@ -14,7 +14,8 @@ pytest.importorskip("numpy")
 import numpy
 import torch
 
-from hyperpod_kit.checkpoint import Manager, State, arrays, codec
+from hyperpod_kit.checkpoint import Manager, State
+from hyperpod_kit.checkpoint.codec import codec
 from hyperpod_kit.errors import CheckpointError, StateNotSerializable
 
 KINDS = ("?", "b", "B", "<i2", ">i4", "<u2", "<u4", "<u8", "<i8", "<f2", ">f8", "<f4", "<c8", "<c16", "q")
@@ -60,7 +61,7 @@ def test_type_shape_and_order_come_back(kind: str) -> None:
 
 def test_what_is_saved_is_what_it_was_then() -> None:
     value = numpy.zeros(3)
-    record = arrays.encode_numpy_array(value, lambda numbers: numbers)
+    record = codec.encode_numpy_array(value, lambda numbers: numbers)
     value += 1
     assert record["of"].tolist() == [0, 0, 0]
 

@@ -12,10 +12,13 @@ from typing import Callable, Iterator
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import lock
+from hyperpod_kit.checkpoint.agent.shm import lock
 from hyperpod_kit.checkpoint.commands import cli
-from hyperpod_kit.checkpoint.repository import identity, layout, lease, pins, retention, selection, verify
+from hyperpod_kit.checkpoint.repository import retention, selection
+from hyperpod_kit.checkpoint.repository.format import layout
 from hyperpod_kit.checkpoint.repository.policy import Latest
+from hyperpod_kit.checkpoint.repository.read import verify
+from hyperpod_kit.checkpoint.repository.records import identity, lease, pins
 from hyperpod_kit.checkpoint.repository.store import root_files
 from hyperpod_kit.checkpoint.repository.store.base import SMALL, NotAnObject
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore

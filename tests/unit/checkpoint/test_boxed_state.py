@@ -12,9 +12,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint import Manager, Restored  # noqa: E402
-from hyperpod_kit.checkpoint.exporting.checkpoint import export  # noqa: E402
-from hyperpod_kit.checkpoint.repository import catalog  # noqa: E402
-from hyperpod_kit.checkpoint.sharded_state import (  # noqa: E402
+from hyperpod_kit.checkpoint.convert.export_checkpoint import export  # noqa: E402
+from hyperpod_kit.checkpoint.repository.records import catalog  # noqa: E402
+from hyperpod_kit.checkpoint.state.sharded_state import (  # noqa: E402
     LocalShard,
     ShardedState,
     ShardPlacement,

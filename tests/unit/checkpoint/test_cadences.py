@@ -15,11 +15,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint import Fresh, Manager, Restored, State  # noqa: E402
-from hyperpod_kit.checkpoint.agent import flush, shm_paths, shm_slots  # noqa: E402
-from hyperpod_kit.checkpoint.agent.control_page import SlotState  # noqa: E402
-from hyperpod_kit.checkpoint.collectives import Ranks  # noqa: E402
-from hyperpod_kit.checkpoint.repository import catalog  # noqa: E402
-from hyperpod_kit.checkpoint.save_schedule import Cadences  # noqa: E402
+from hyperpod_kit.checkpoint.agent.flush import flush  # noqa: E402
+from hyperpod_kit.checkpoint.agent.shm import shm_paths, shm_slots  # noqa: E402
+from hyperpod_kit.checkpoint.agent.shm.control_page import SlotState  # noqa: E402
+from hyperpod_kit.checkpoint.ranks.collectives import Ranks  # noqa: E402
+from hyperpod_kit.checkpoint.repository.records import catalog  # noqa: E402
+from hyperpod_kit.checkpoint.saves.save_schedule import Cadences  # noqa: E402
 from hyperpod_kit.job.status import saves  # noqa: E402
 from tests.support.wait import until  # noqa: E402
 from tests.unit.checkpoint.agent_run import abandon  # noqa: E402

@@ -10,8 +10,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint import memory_copy, save_schedule  # noqa: E402
-from hyperpod_kit.checkpoint.collectives import Ranks  # noqa: E402
+from hyperpod_kit.checkpoint.ranks.collectives import Ranks  # noqa: E402
+from hyperpod_kit.checkpoint.saves import save_schedule  # noqa: E402
+from hyperpod_kit.checkpoint.transfer import memory_copy  # noqa: E402
 from tests.support.rows import full  # noqa: E402
 
 

@@ -13,20 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperpod_kit.checkpoint.agent import (
-    capture_age,
-    control_page,
-    flush,
-    flush_users,
-    lock,
-    seal,
-    shm_cleanup,
-    shm_slots,
-)
-from hyperpod_kit.checkpoint.agent.capture_age import MAX_AGE, BootMoment
-from hyperpod_kit.checkpoint.agent.control_page import SEALED_AT, CaptureOrigin, Page, SlotState
-from hyperpod_kit.checkpoint.agent.flush_handover import flush_job_until_saved, parse_ended_job
-from hyperpod_kit.checkpoint.repository import identity, selection, verify
+from hyperpod_kit.checkpoint.agent.flush import flush, flush_users, shm_cleanup
+from hyperpod_kit.checkpoint.agent.flush.flush_handover import flush_job_until_saved, parse_ended_job
+from hyperpod_kit.checkpoint.agent.persist import seal
+from hyperpod_kit.checkpoint.agent.shm import capture_age, control_page, lock, shm_slots
+from hyperpod_kit.checkpoint.agent.shm.capture_age import MAX_AGE, BootMoment
+from hyperpod_kit.checkpoint.agent.shm.control_page import SEALED_AT, CaptureOrigin, Page, SlotState
+from hyperpod_kit.checkpoint.repository import selection
+from hyperpod_kit.checkpoint.repository.read import verify
+from hyperpod_kit.checkpoint.repository.records import identity
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_lab.torture import day

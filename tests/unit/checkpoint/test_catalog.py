@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperpod_kit.checkpoint.repository import catalog, commit, identity, latest, layout, manifest, selection, tombstone
+from hyperpod_kit.checkpoint.repository import commit, selection
+from hyperpod_kit.checkpoint.repository.format import layout, manifest
+from hyperpod_kit.checkpoint.repository.records import catalog, identity, latest, tombstone
 from hyperpod_kit.checkpoint.repository.store.base import Capabilities
 from hyperpod_kit.checkpoint.repository.store.memory import MemoryStore
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
@@ -185,7 +187,7 @@ def test_only_proven_damage_earns_a_tombstone(tmp_path: Any) -> None:
     attempt = put_checkpoint(store, 1)
     path = tmp_path / attempt / layout.shard_file(0)
     data = path.read_bytes()
-    from hyperpod_kit.checkpoint.repository import verify
+    from hyperpod_kit.checkpoint.repository.read import verify
 
     path.write_bytes(b"x" + data[1:])
     with pytest.raises(CheckpointError) as caught:

@@ -12,8 +12,9 @@ from typing import Any, List
 import pytest
 
 from hyperpod_kit.checkpoint.commands import cli, table
-from hyperpod_kit.checkpoint.repository import index, layout, lease, manifest, pins, tombstone
-from hyperpod_kit.checkpoint.repository.shard import TensorSpec
+from hyperpod_kit.checkpoint.repository.format import index, layout, manifest
+from hyperpod_kit.checkpoint.repository.format.shard import TensorSpec
+from hyperpod_kit.checkpoint.repository.records import lease, pins, tombstone
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from tests.unit.checkpoint.small_checkpoint import put_checkpoint
 
@@ -63,7 +64,7 @@ def test_show(store: PosixStore, capsys: pytest.CaptureFixture[str]) -> None:
     pieces = index.Index(
         tuple(index.Piece(TensorSpec("w", "F32", (2, 3), (2 * n, 0), (4, 3)), n, 4096) for n in range(2))
     )
-    from hyperpod_kit.checkpoint.repository import digest
+    from hyperpod_kit.checkpoint.repository.format import digest
 
     data = index.encode(pieces)
     record = manifest.FileRecord(layout.INDEX_FILE, len(data), digest.small_object_digest(data))

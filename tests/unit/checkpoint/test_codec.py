@@ -17,10 +17,11 @@ pytest.importorskip("torch")
 
 import torch
 
-from hyperpod_kit.checkpoint import codec, replica_assignment
-from hyperpod_kit.checkpoint.collectives import Ranks
-from hyperpod_kit.checkpoint.repository.shard import TensorSpec
-from hyperpod_kit.checkpoint.tensors import Collector, TensorPiece, WalkCache
+from hyperpod_kit.checkpoint.capture import replica_assignment
+from hyperpod_kit.checkpoint.codec import codec
+from hyperpod_kit.checkpoint.ranks.collectives import Ranks
+from hyperpod_kit.checkpoint.repository.format.shard import TensorSpec
+from hyperpod_kit.checkpoint.state.tensors import Collector, TensorPiece, WalkCache
 from hyperpod_kit.errors import CheckpointError, StateNotSerializable
 
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository import commit, identity, layout
+from hyperpod_kit.checkpoint.repository import commit
+from hyperpod_kit.checkpoint.repository.format import layout
+from hyperpod_kit.checkpoint.repository.records import identity
 from hyperpod_kit.checkpoint.repository.store import durable
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.errors import CheckpointError, RunIsOwned

@@ -12,7 +12,8 @@ pytest.importorskip("torch")
 
 import torch
 
-from hyperpod_kit.checkpoint import Manager, State, replicate
+from hyperpod_kit.checkpoint import Manager, State
+from hyperpod_kit.checkpoint.restore import replicate
 
 SIZES = [pytest.param(3, id="small"), pytest.param(200_000, id="copied by numpy")]
 

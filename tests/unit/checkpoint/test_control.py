@@ -5,8 +5,8 @@ import struct
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import control_page
-from hyperpod_kit.checkpoint.agent.control_page import CaptureOrigin, Page, ShardFacts, SlotState
+from hyperpod_kit.checkpoint.agent.shm import control_page
+from hyperpod_kit.checkpoint.agent.shm.control_page import CaptureOrigin, Page, ShardFacts, SlotState
 from hyperpod_kit.errors import CheckpointError
 
 

@@ -14,12 +14,12 @@ pytest.importorskip("torch")
 import torch
 
 from hyperpod_kit.checkpoint import Manager, State, cli
+from hyperpod_kit.checkpoint.codec.dtypes import TYPES
 from hyperpod_kit.checkpoint.diffing import compare
-from hyperpod_kit.checkpoint.diffing.blocks import blocks
+from hyperpod_kit.checkpoint.diffing.compare import blocks
 from hyperpod_kit.checkpoint.diffing.items import ItemDifference
 from hyperpod_kit.checkpoint.diffing.items import compare as compare_items
-from hyperpod_kit.checkpoint.dtypes import TYPES
-from hyperpod_kit.checkpoint.repository import catalog
+from hyperpod_kit.checkpoint.repository.records import catalog
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.errors import Absent, CheckpointError, UsageError
 from tests.support.damage import flip

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from hyperpod_kit.checkpoint.repository import digest, xxh3
+from hyperpod_kit.checkpoint.repository.format import digest
 from hyperpod_kit.errors import DigestUnavailable
 
 
@@ -39,7 +39,7 @@ def test_leaves_are_those_of_standard_tools_and_do_not_depend_on_threads() -> No
 def without_xxh3(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the package nor the library."""
     monkeypatch.setitem(sys.modules, "xxhash", None)
-    monkeypatch.setattr(xxh3, "load_library_functions", lambda: None)
+    monkeypatch.setattr(digest, "load_library_functions", lambda: None)
 
 
 def test_without_xxh3_the_reader_says_that_it_cannot_verify(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ needs_library = pytest.mark.needs("xxhash-library")
 @needs_library
 @given(st.binary(max_size=5000))
 def test_the_library_and_the_package_agree(data: bytes) -> None:
-    package, library = pytest.importorskip("xxhash"), xxh3.load_library_functions()
+    package, library = pytest.importorskip("xxhash"), digest.load_library_functions()
     assert library is not None
     writable = memoryview(bytearray(b"x" + data))[1:]
     for given_data in (data, memoryview(data), bytearray(data), writable):
@@ -88,11 +88,11 @@ def test_the_library_without_the_package(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("what", ["old", "absent", "other"])
 def test_a_library_that_does_not_do_is_none(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     if what == "old":
-        monkeypatch.setattr(xxh3, "FINAL", 10**6)
+        monkeypatch.setattr(digest, "FINAL", 10**6)
     else:
-        monkeypatch.setattr(xxh3, "LIBRARY", "libnothing.so.0" if what == "absent" else "libc.so.6")
-    xxh3.load_library_functions.cache_clear()
+        monkeypatch.setattr(digest, "LIBRARY", "libnothing.so.0" if what == "absent" else "libc.so.6")
+    digest.load_library_functions.cache_clear()
     try:
-        assert xxh3.load_library_functions() is None
+        assert digest.load_library_functions() is None
     finally:
-        xxh3.load_library_functions.cache_clear()
+        digest.load_library_functions.cache_clear()

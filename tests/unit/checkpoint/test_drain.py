@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import local, persist, shm_slots, tier_upload
-from hyperpod_kit.checkpoint.repository import catalog, selection
+from hyperpod_kit.checkpoint.agent.persist import local, persist
+from hyperpod_kit.checkpoint.agent.process import agent_storage
+from hyperpod_kit.checkpoint.agent.shm import shm_slots
+from hyperpod_kit.checkpoint.repository import selection
+from hyperpod_kit.checkpoint.repository.records import catalog
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.errors import CheckpointError, DigestMismatch
 from tests.support.rows import full, share
@@ -120,7 +123,7 @@ def test_a_disk_that_lies_never_becomes_a_checkpoint(start, capture, shm: Path, 
     whole = shard.read_bytes()
     target = open_store("memory://lies")
     assert (
-        tier_upload.copy_shard(part, source, target, part.checkpoint_id, persist.WriteOptions()) == part.report.record
+        agent_storage.copy_shard(part, source, target, part.checkpoint_id, persist.WriteOptions()) == part.report.record
     )
     assert target.read(f"{part.checkpoint_id}/{part.report.record.file}") == whole
     for number, at in enumerate((0, 5000, len(whole) // 2, len(whole) - 1)):
@@ -128,8 +131,8 @@ def test_a_disk_that_lies_never_becomes_a_checkpoint(start, capture, shm: Path, 
         data[at] ^= 4
         shard.write_bytes(data)
         with pytest.raises(DigestMismatch, match="local shard-00000"):
-            tier_upload.copy_shard(part, source, target, f"{number}", persist.WriteOptions())
+            agent_storage.copy_shard(part, source, target, f"{number}", persist.WriteOptions())
         assert not target.exists(f"{number}/{part.report.record.file}")
     shard.write_bytes(whole[:-1])
     with pytest.raises(CheckpointError, match="expected"):
-        tier_upload.copy_shard(part, source, target, "short", persist.WriteOptions())
+        agent_storage.copy_shard(part, source, target, "short", persist.WriteOptions())

@@ -12,9 +12,9 @@ torch = pytest.importorskip("torch")
 
 from hyperpod_kit import ending  # noqa: E402
 from hyperpod_kit.checkpoint import State, cli  # noqa: E402
-from hyperpod_kit.checkpoint.formats import zero_files  # noqa: E402
+from hyperpod_kit.checkpoint.convert.formats import deepspeed  # noqa: E402
 from hyperpod_kit.checkpoint.manager import Manager  # noqa: E402
-from hyperpod_kit.checkpoint.sharded_state import torch_save_with_length_and_padding  # noqa: E402
+from hyperpod_kit.checkpoint.state.sharded_state import torch_save_with_length_and_padding  # noqa: E402
 from hyperpod_kit.checkpoint.state_dict import StateDict  # noqa: E402
 from tests.support.damage import flip  # noqa: E402
 
@@ -129,7 +129,7 @@ def saved_files(shm: Path, tmp_path: Path) -> Path:
         words = {}
         for name, said in deepspeed_files(step).items():
             held: list[Any] = []
-            words[name] = torch_save_with_length_and_padding(name, zero_files.extract_tensors(said, held))
+            words[name] = torch_save_with_length_and_padding(name, deepspeed.extract_tensors(said, held))
             files[name] = {str(number): tensor for number, tensor in enumerate(held)}
         state = StateDict({"words": words, "files": files, "generators": {}, "world": 1}, own=["words", "files.*zero*"])
         assert manager.save(step, state, on_busy="wait").wait("durable", 60)
@@ -156,7 +156,7 @@ def test_deepspeeds_files_are_those_that_were_saved_of_the_newest_that_is_whole(
         found = torch.load(out / "global_step3" / name, weights_only=True)
         ours: list[Any] = []
         theirs: list[Any] = []
-        assert repr(zero_files.extract_tensors(found, ours)) == repr(zero_files.extract_tensors(expected, theirs))
+        assert repr(deepspeed.extract_tensors(found, ours)) == repr(deepspeed.extract_tensors(expected, theirs))
         assert all(torch.equal(*pair) and pair[0].dtype == pair[1].dtype for pair in zip(ours, theirs, strict=True))
     module = torch.load(out / "global_step3" / MODEL, weights_only=True)["module"]
     assert module["a"].data_ptr() == module["tied"].data_ptr()

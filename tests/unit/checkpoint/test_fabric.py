@@ -10,7 +10,7 @@ from typing import Iterator
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent.channel import Channel
+from hyperpod_kit.checkpoint.agent.wire.channel import Channel
 from tests.support.capabilities import require
 
 

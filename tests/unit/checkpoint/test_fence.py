@@ -16,7 +16,7 @@ from tests.support.rows import full
 torch = pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint import Manager, State  # noqa: E402
-from hyperpod_kit.checkpoint import collectives as ranks_module  # noqa: E402
+from hyperpod_kit.checkpoint.ranks import collectives as ranks_module  # noqa: E402
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ class Job:
 
 def block(manager: Manager, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Hold back the copy threads of overlapped saves until the event is set; the fence's own help too."""
-    from hyperpod_kit.checkpoint import fence
+    from hyperpod_kit.checkpoint.capture import staging
 
     go = threading.Event()
     real = manager._staging._copier.start
@@ -57,7 +57,7 @@ def block(manager: Manager, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
         return real([[(go.wait, (20,))], *work] if background else work, then, background=background)
 
     monkeypatch.setattr(manager._staging._copier, "start", start)
-    assert fence is not None
+    assert staging is not None
     return go
 
 

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import flush, lock, partial_commit, seal, shm_slots
-from hyperpod_kit.checkpoint.agent.control_page import SlotState
-from hyperpod_kit.checkpoint.repository import catalog, selection
+from hyperpod_kit.checkpoint.agent.flush import flush, flush_captures
+from hyperpod_kit.checkpoint.agent.persist import seal
+from hyperpod_kit.checkpoint.agent.shm import lock, shm_slots
+from hyperpod_kit.checkpoint.agent.shm.control_page import SlotState
+from hyperpod_kit.checkpoint.repository import selection
+from hyperpod_kit.checkpoint.repository.records import catalog
 from hyperpod_kit.errors import CheckpointError, NoCheckpoint, NotEnoughSharedMemory, NoValidCheckpoint, RunIsOwned
 from hyperpod_kit.system import process
 
@@ -73,7 +76,7 @@ def test_a_part_that_was_begun_and_never_finished_is_written_anew(capture, shm: 
     slot = capture(rank=1, world=2, seq=4)
     page = slot.page
     assert page is not None
-    torn = tmp_path / "root" / partial_commit.shared_flush_checkpoint_id(page) / "shard-00001.safetensors"
+    torn = tmp_path / "root" / flush_captures.shared_flush_checkpoint_id(page) / "shard-00001.safetensors"
     torn.parent.mkdir()
     torn.write_bytes(b"half")
     (outcome,) = flush.flush()
@@ -257,7 +260,7 @@ def test_one_agent_per_rank_and_none_is_ended_while_its_trainer_lives(shm: Path)
 def test_the_agent_of_a_dead_trainer_is_ended(shm: Path, tmp_path: Path) -> None:
     path = str(shm / "x.lock")
     program = (
-        "import sys, time; from hyperpod_kit.checkpoint.agent import lock\n"
+        "import sys, time; from hyperpod_kit.checkpoint.agent.shm import lock\n"
         "from hyperpod_kit.system import process\n"
         "held = lock.acquire_ending_stale_agent(sys.argv[1], process.Process(2**22 + 1, 1))\nprint('held', "
         "flush=True)\n"

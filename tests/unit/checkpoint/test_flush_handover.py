@@ -12,14 +12,15 @@ from typing import Any, Callable, List
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import flush, flush_captures, flush_users, lock, shm_paths
-from hyperpod_kit.checkpoint.agent.flush_handover import (
+from hyperpod_kit.checkpoint.agent.flush import flush, flush_captures, flush_users
+from hyperpod_kit.checkpoint.agent.flush.flush_handover import (
     EndedJob,
     flush_job_until_saved,
     parse_ended_job,
     start_flush_and_await_announcement,
 )
-from hyperpod_kit.checkpoint.agent.flush_progress import Sign
+from hyperpod_kit.checkpoint.agent.flush.flush_progress import Sign
+from hyperpod_kit.checkpoint.agent.shm import lock, shm_paths
 from hyperpod_kit.checkpoint.repository import selection
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.system import process
@@ -111,7 +112,7 @@ def test_it_goes_on_in_a_session_of_its_own_once_storage_knows(
 def test_a_flush_that_was_killed_begins_again_from_what_is_in_memory(capture, shm: Path, tmp_path: Path) -> None:
     for rank in (0, 1):
         capture(rank=rank, world=2, seq=4, step=40)
-    program = "import sys; from hyperpod_kit.checkpoint.agent import flush\nflush.flush(job='7'); sys.exit(3)"
+    program = "import sys; from hyperpod_kit.checkpoint.agent.flush import flush\nflush.flush(job='7'); sys.exit(3)"
     env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "HPK_FAILPOINT": "persist.before_sync"}
     killed = subprocess.run([sys.executable, "-c", program], env=env, timeout=60, check=False)
     assert killed.returncode == -signal.SIGKILL and len(os.listdir(shm)) >= 4
@@ -121,7 +122,7 @@ def test_a_flush_that_was_killed_begins_again_from_what_is_in_memory(capture, sh
 
 FLUSHING = """
 import os, sys, time
-from hyperpod_kit.checkpoint.agent import lock
+from hyperpod_kit.checkpoint.agent.shm import lock
 held = lock.try_acquire(sys.argv[1])
 print("held", flush=True)
 end = time.monotonic() + float(sys.argv[2])

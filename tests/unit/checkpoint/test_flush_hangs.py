@@ -14,9 +14,11 @@ from typing import Any, Iterator, List, NamedTuple, Tuple
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import flush, flush_users, seal, shm_slots
-from hyperpod_kit.checkpoint.agent.control_page import COMPLETE_STATES
-from hyperpod_kit.checkpoint.agent.flush_handover import EndedJob, flush_job_until_saved
+from hyperpod_kit.checkpoint.agent.flush import flush, flush_users
+from hyperpod_kit.checkpoint.agent.flush.flush_handover import EndedJob, flush_job_until_saved
+from hyperpod_kit.checkpoint.agent.persist import seal
+from hyperpod_kit.checkpoint.agent.shm import shm_slots
+from hyperpod_kit.checkpoint.agent.shm.control_page import COMPLETE_STATES
 from hyperpod_kit.checkpoint.repository import selection
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.system.wait import fixed_pause

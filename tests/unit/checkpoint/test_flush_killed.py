@@ -10,8 +10,10 @@ from typing import Any, Iterator, List
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import flush, seal, shm_slots
-from hyperpod_kit.checkpoint.agent.control_page import COMPLETE_STATES
+from hyperpod_kit.checkpoint.agent.flush import flush
+from hyperpod_kit.checkpoint.agent.persist import seal
+from hyperpod_kit.checkpoint.agent.shm import shm_slots
+from hyperpod_kit.checkpoint.agent.shm.control_page import COMPLETE_STATES
 from hyperpod_kit.checkpoint.repository import selection
 from hyperpod_kit.environment import HPK_ROOT
 from hyperpod_kit.errors import CheckpointError
@@ -22,7 +24,7 @@ SEED = 20261127
 PROGRAM = """
 import os, signal, sys
 from hyperpod_kit import audit
-from hyperpod_kit.checkpoint.agent import flush
+from hyperpod_kit.checkpoint.agent.flush import flush
 
 OPERATIONS = ("open", "write", "pwrite", "writev", "fsync", "mkdir", "rename", "link", "unlink", "rmdir", "ftruncate")
 count = 0
@@ -52,7 +54,7 @@ def flush_killed_before(number: int, said: Path) -> bool:
         process = warm.Forked(
             ["-c", PROGRAM, str(number)],
             dict(os.environ),
-            imported=("hyperpod_kit.audit", "hyperpod_kit.checkpoint.agent.flush"),
+            imported=("hyperpod_kit.audit", "hyperpod_kit.checkpoint.agent.flush.flush"),
             descriptors=[errors.fileno(), errors.fileno()],
             cwd="/",
         )

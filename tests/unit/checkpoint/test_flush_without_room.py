@@ -9,7 +9,8 @@ from typing import Any, Iterator
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import flush, seal
+from hyperpod_kit.checkpoint.agent.flush import flush
+from hyperpod_kit.checkpoint.agent.persist import seal
 from hyperpod_kit.checkpoint.repository import selection
 
 pytestmark = pytest.mark.needs("mounts")

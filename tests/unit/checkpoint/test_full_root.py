@@ -15,9 +15,12 @@ import pytest
 import torch
 
 from hyperpod_kit.checkpoint import Manager, Restored, State
-from hyperpod_kit.checkpoint.repository import catalog, layout, selection, verify
+from hyperpod_kit.checkpoint.capture.root_capacity import keeps_only_newest_checkpoint
+from hyperpod_kit.checkpoint.repository import selection
+from hyperpod_kit.checkpoint.repository.format import layout
 from hyperpod_kit.checkpoint.repository.policy import Best, EverySteps, Latest
-from hyperpod_kit.checkpoint.root_capacity import keeps_only_newest_checkpoint
+from hyperpod_kit.checkpoint.repository.read import verify
+from hyperpod_kit.checkpoint.repository.records import catalog
 from hyperpod_kit.errors import CheckpointError
 from tests.support.rows import full
 

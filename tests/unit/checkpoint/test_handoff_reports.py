@@ -8,8 +8,9 @@ from typing import List
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import partial_commit_reports, shard_report
-from hyperpod_kit.checkpoint.repository import layout
+from hyperpod_kit.checkpoint.agent.flush import flush_captures
+from hyperpod_kit.checkpoint.agent.reports import shard_report
+from hyperpod_kit.checkpoint.repository.format import layout
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.errors import CheckpointError
@@ -32,9 +33,9 @@ def texts(folder: Path) -> List[Path]:
 def test_all_reports_together_are_what_the_ranks_have(store: Store, tmp_path: Path) -> None:
     reports = {rank: report(rank, WORLD, 1) for rank in range(WORLD)}
     for rank in (2, 0, 1):
-        assert partial_commit_reports.read_reports(store, ATTEMPT, WORLD) is None
-        partial_commit_reports.write_report(store, ATTEMPT, rank, reports[rank])
-    found = partial_commit_reports.read_reports(store, ATTEMPT, WORLD)
+        assert flush_captures.read_reports(store, ATTEMPT, WORLD) is None
+        flush_captures.write_report(store, ATTEMPT, rank, reports[rank])
+    found = flush_captures.read_reports(store, ATTEMPT, WORLD)
     assert found == {rank: shard_report.to_shard_report(one) for rank, one in reports.items()}
     assert texts(tmp_path) and all(layout.is_kit_checkpoint_file(path.name) for path in texts(tmp_path))
     alike = sum(path.stat().st_size for path in texts(tmp_path))
@@ -43,18 +44,18 @@ def test_all_reports_together_are_what_the_ranks_have(store: Store, tmp_path: Pa
 
 
 def test_a_text_that_was_torn_is_written_anew_and_a_damaged_one_is_refused(store: Store, tmp_path: Path) -> None:
-    partial_commit_reports.write_report(store, ATTEMPT, 0, report(0, 2, 1))
+    flush_captures.write_report(store, ATTEMPT, 0, report(0, 2, 1))
     torn = texts(tmp_path)[0]
     whole = torn.read_bytes()
     torn.chmod(0o600)
     os.truncate(torn, 7)
-    partial_commit_reports.write_report(store, ATTEMPT, 1, report(1, 2, 1))
-    assert torn.read_bytes() == whole and partial_commit_reports.read_reports(store, ATTEMPT, 2) is not None
+    flush_captures.write_report(store, ATTEMPT, 1, report(1, 2, 1))
+    assert torn.read_bytes() == whole and flush_captures.read_reports(store, ATTEMPT, 2) is not None
 
     torn.chmod(0o600)
     torn.write_bytes(whole[:-1] + b"x")
     with pytest.raises(CheckpointError, match="a text of it is damaged"):
-        partial_commit_reports.read_reports(store, ATTEMPT, 2)
+        flush_captures.read_reports(store, ATTEMPT, 2)
     torn.unlink()
     with pytest.raises(FileNotFoundError):
-        partial_commit_reports.read_reports(store, ATTEMPT, 2)
+        flush_captures.read_reports(store, ATTEMPT, 2)

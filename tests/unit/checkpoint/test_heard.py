@@ -22,10 +22,10 @@ pytest.importorskip("torch")
 import torch
 
 from hyperpod_kit.checkpoint import Manager, Restored, State
-from hyperpod_kit.checkpoint.agent import save_failures
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import parse_agent_event_if_known
-from hyperpod_kit.checkpoint.repository import catalog
-from hyperpod_kit.checkpoint.saves import Saves
+from hyperpod_kit.checkpoint.agent.reports import save_failures
+from hyperpod_kit.checkpoint.repository.records import catalog
+from hyperpod_kit.checkpoint.saves.saves import Saves
 from hyperpod_kit.errors import CheckpointError
 
 KEY = "abc123"

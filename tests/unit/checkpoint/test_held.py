@@ -10,12 +10,12 @@ from typing import Any, Dict, List
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import assemble, extra_state, name_coverage, shard_report
-from hyperpod_kit.checkpoint.agent.control_page import CaptureOrigin, Page, ShardFacts, SlotState, parse_page
-from hyperpod_kit.checkpoint.repository import layout
-from hyperpod_kit.checkpoint.repository.digest import small_object_digest
-from hyperpod_kit.checkpoint.repository.manifest import FileRecord
-from hyperpod_kit.checkpoint.repository.shard import Placed, TensorSpec
+from hyperpod_kit.checkpoint.agent.reports import assemble, extra_state, name_coverage, shard_report
+from hyperpod_kit.checkpoint.agent.shm.control_page import CaptureOrigin, Page, ShardFacts, SlotState, parse_page
+from hyperpod_kit.checkpoint.repository.format import layout
+from hyperpod_kit.checkpoint.repository.format.digest import small_object_digest
+from hyperpod_kit.checkpoint.repository.format.manifest import FileRecord
+from hyperpod_kit.checkpoint.repository.format.shard import Placed, TensorSpec
 from hyperpod_kit.errors import CheckpointError
 
 
@@ -141,8 +141,10 @@ def test_captures_that_do_not_belong_together_say_in_what_they_differ(changed: D
 
 torch = pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint import codec, per_rank_paths, placement  # noqa: E402
-from hyperpod_kit.checkpoint.submeshes import TensorLayout  # noqa: E402
+from hyperpod_kit.checkpoint.codec import codec  # noqa: E402
+from hyperpod_kit.checkpoint.ranks import placement  # noqa: E402
+from hyperpod_kit.checkpoint.ranks.submeshes import TensorLayout  # noqa: E402
+from hyperpod_kit.checkpoint.state import per_rank_paths  # noqa: E402
 
 
 class Group:

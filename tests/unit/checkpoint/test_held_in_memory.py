@@ -7,9 +7,9 @@ from typing import Dict, List, Set, Tuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperpod_kit.checkpoint.agent.control_page import Key
-from hyperpod_kit.checkpoint.agent.coordinator import Coordinator
+from hyperpod_kit.checkpoint.agent.leader.coordinator import Coordinator
 from hyperpod_kit.checkpoint.agent.protocol.rank_channel import Order, OrderKind
+from hyperpod_kit.checkpoint.agent.shm.control_page import Key
 
 
 def key(seq: int) -> Key:

@@ -31,9 +31,9 @@ from hyperpod_kit.checkpoint.adapters.huggingface import (
     CheckpointedTraining,
     get_last_checkpoint,
 )
-from hyperpod_kit.checkpoint.exporting.checkpoint import export
-from hyperpod_kit.checkpoint.preemption_signal import SIGNALS
-from hyperpod_kit.checkpoint.repository import catalog
+from hyperpod_kit.checkpoint.convert.export_checkpoint import export
+from hyperpod_kit.checkpoint.repository.records import catalog
+from hyperpod_kit.checkpoint.saves.preemption_signal import SIGNALS
 from hyperpod_kit.errors import CheckpointError
 from tests.support.damage import flip
 from tests.support.wait import until

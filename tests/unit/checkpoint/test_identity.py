@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from hyperpod_kit.checkpoint.commands import cli
-from hyperpod_kit.checkpoint.repository import commit, identity, layout, retention
-from hyperpod_kit.checkpoint.repository.identity import RunIdentity
+from hyperpod_kit.checkpoint.repository import commit, retention
+from hyperpod_kit.checkpoint.repository.format import layout
 from hyperpod_kit.checkpoint.repository.policy import Latest
+from hyperpod_kit.checkpoint.repository.records import identity
+from hyperpod_kit.checkpoint.repository.records.identity import RunIdentity
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.checkpoint.repository.store.restricted import RestrictedStore
 from hyperpod_kit.errors import CheckpointError, RunIsOwned

@@ -18,10 +18,9 @@ torch = pytest.importorskip("torch")
 
 from hyperpod_kit import ending  # noqa: E402
 from hyperpod_kit.checkpoint import cli  # noqa: E402
-from hyperpod_kit.checkpoint.exporting.checkpoint import export  # noqa: E402
-from hyperpod_kit.checkpoint.formats import zero_files  # noqa: E402
-from hyperpod_kit.checkpoint.importing import from_deepspeed  # noqa: E402
-from hyperpod_kit.checkpoint.importing.checkpoint import import_checkpoint  # noqa: E402
+from hyperpod_kit.checkpoint.convert.export_checkpoint import export  # noqa: E402
+from hyperpod_kit.checkpoint.convert.formats import deepspeed  # noqa: E402
+from hyperpod_kit.checkpoint.convert.import_checkpoint import import_checkpoint  # noqa: E402
 from hyperpod_kit.checkpoint.repository.selection import newest_valid  # noqa: E402
 from hyperpod_kit.errors import NoCheckpoint  # noqa: E402
 from tests.support.content import contents  # noqa: E402
@@ -43,7 +42,7 @@ def typed(words: list[str]) -> int:
 def same(one: Any, other: Any) -> bool:
     ours: list[Any] = []
     theirs: list[Any] = []
-    words = [repr(zero_files.extract_tensors(said, held)) for said, held in ((one, ours), (other, theirs))]
+    words = [repr(deepspeed.extract_tensors(said, held)) for said, held in ((one, ours), (other, theirs))]
     return words[0] == words[1] and all(
         torch.equal(*pair) and pair[0].dtype == pair[1].dtype for pair in zip(ours, theirs, strict=True)
     )
@@ -193,13 +192,13 @@ def test_each_byte_of_a_tensor_counts_unless_no_check_sums_were_written(tmp_path
         path.write_bytes(whole)
         flip(path, place)
         with pytest.raises(Exception, match="Bad CRC-32"):
-            from_deepspeed.inspect_tag(tmp_path / "in")
+            deepspeed.inspect_tag(tmp_path / "in")
     torch.serialization.set_crc32_options(False)
     try:
         torch.save(optimizer_states(4, 0), path)
     finally:
         torch.serialization.set_crc32_options(True)
-    assert from_deepspeed.inspect_tag(tmp_path / "in").unchecked == 1
+    assert deepspeed.inspect_tag(tmp_path / "in").unchecked == 1
 
 
 def test_a_root_with_a_checkpoint_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

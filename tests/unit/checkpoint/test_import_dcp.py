@@ -26,11 +26,11 @@ from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING as Encodi
 
 from hyperpod_kit import ending  # noqa: E402
 from hyperpod_kit.checkpoint import Manager, State, cli, load_weights  # noqa: E402
-from hyperpod_kit.checkpoint.exporting.checkpoint import export  # noqa: E402
-from hyperpod_kit.checkpoint.formats import dcp_folder  # noqa: E402
-from hyperpod_kit.checkpoint.formats.byte_sources import closing_imported_files  # noqa: E402
-from hyperpod_kit.checkpoint.importing.checkpoint import import_checkpoint  # noqa: E402
-from hyperpod_kit.checkpoint.loading import load_state  # noqa: E402
+from hyperpod_kit.checkpoint.convert.export_checkpoint import export  # noqa: E402
+from hyperpod_kit.checkpoint.convert.files.byte_sources import closing_imported_files  # noqa: E402
+from hyperpod_kit.checkpoint.convert.formats import dcp as dcp_format  # noqa: E402
+from hyperpod_kit.checkpoint.convert.import_checkpoint import import_checkpoint  # noqa: E402
+from hyperpod_kit.checkpoint.restore.loading import load_state  # noqa: E402
 from hyperpod_kit.checkpoint.state_dict import StateDict  # noqa: E402
 from hyperpod_kit.errors import HyperpodKitError  # noqa: E402
 from tests.support.content import contents  # noqa: E402
@@ -277,7 +277,7 @@ def test_classes_in_values_and_names_of_ours_are_refused(tmp_path: Path, capsys:
 def everything(folder: Path) -> dict[str, Any]:
     """All bytes of tensors and all values, read as an import reads them."""
     with closing_imported_files() as files:
-        found = dcp_folder.inspect_folder(files, folder)
+        found = dcp_format.inspect_folder(files, folder)
         read: dict[str, Any] = {}
         for name, boxes in found.chunks.items():
             for spec, source in boxes:
@@ -285,7 +285,7 @@ def everything(folder: Path) -> dict[str, Any]:
                 for at in range(0, len(data), 7):  # in steps, as chunks cut a tensor
                     source.read(memoryview(data)[at : at + 7], at)
                 read[f"{name}{spec}"] = bytes(data)
-        read.update((name, dcp_folder.load_value(files, found, name)) for name in found.values)
+        read.update((name, dcp_format.load_value(files, found, name)) for name in found.values)
         return read
 
 

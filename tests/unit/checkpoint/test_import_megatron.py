@@ -14,10 +14,11 @@ torch = pytest.importorskip("torch")
 
 from hyperpod_kit import ending  # noqa: E402
 from hyperpod_kit.checkpoint import cli  # noqa: E402
-from hyperpod_kit.checkpoint.exporting import scratch_files, to_megatron  # noqa: E402
-from hyperpod_kit.checkpoint.exporting.checkpoint import export  # noqa: E402
-from hyperpod_kit.checkpoint.importing.checkpoint import import_checkpoint  # noqa: E402
-from hyperpod_kit.checkpoint.sharded_state import torch_save_with_length_and_padding  # noqa: E402
+from hyperpod_kit.checkpoint.convert.export_checkpoint import export  # noqa: E402
+from hyperpod_kit.checkpoint.convert.files import scratch_files  # noqa: E402
+from hyperpod_kit.checkpoint.convert.formats import megatron  # noqa: E402
+from hyperpod_kit.checkpoint.convert.import_checkpoint import import_checkpoint  # noqa: E402
+from hyperpod_kit.checkpoint.state.sharded_state import torch_save_with_length_and_padding  # noqa: E402
 from tests.support.content import contents  # noqa: E402
 from tests.support.damage import flip  # noqa: E402
 
@@ -46,7 +47,7 @@ def nested() -> dict[str, Any]:
 
 def written(folder: Path) -> Path:
     with scratch_files.scratch_allocator(folder) as room:
-        to_megatron.write(nested(), folder, room)
+        megatron.write(nested(), folder, room)
     return folder
 
 

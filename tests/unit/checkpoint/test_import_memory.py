@@ -18,8 +18,9 @@ torch = pytest.importorskip("torch")
 
 import torch.distributed.checkpoint as dcp  # noqa: E402
 
-from hyperpod_kit.checkpoint.exporting import scratch_files, to_megatron  # noqa: E402
-from hyperpod_kit.checkpoint.repository import shard  # noqa: E402
+from hyperpod_kit.checkpoint.convert.files import scratch_files  # noqa: E402
+from hyperpod_kit.checkpoint.convert.formats import megatron  # noqa: E402
+from hyperpod_kit.checkpoint.repository.format import shard  # noqa: E402
 from tests.support.warm import Program  # noqa: E402
 from tests.unit.checkpoint import zero_sources  # noqa: E402
 
@@ -32,8 +33,8 @@ CHILD = f"""
 import mmap, resource, sys
 import torch
 from torch.distributed.checkpoint import state_dict_saver, filesystem
-from hyperpod_kit.checkpoint.exporting.checkpoint import export
-from hyperpod_kit.checkpoint.importing.checkpoint import import_checkpoint
+from hyperpod_kit.checkpoint.convert.export_checkpoint import export
+from hyperpod_kit.checkpoint.convert.import_checkpoint import import_checkpoint
 torch.set_num_threads(1)
 torch.serialization.set_default_mmap_options(mmap.MAP_SHARED)
 has = int(open("/proc/self/status").read().partition("VmData:")[2].split()[0]) << 10
@@ -77,7 +78,7 @@ def written(kind: str, folder: Path, megabytes: int) -> Path:
         }
         nested = {"boxes": boxes, "tensors": tensors, "objects": {}, "common": {"step": 1}}
         with scratch_files.scratch_allocator(folder) as room:
-            to_megatron.write(nested, folder, room)
+            megatron.write(nested, folder, room)
     else:
         path = zero_sources.written(folder, ranks=1) / zero_sources.optimizer_file(0)
         said = torch.load(path, weights_only=True)

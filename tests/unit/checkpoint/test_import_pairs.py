@@ -14,8 +14,8 @@ torch = pytest.importorskip("torch")
 import torch.distributed.checkpoint as dcp  # noqa: E402
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata  # noqa: E402
 
-from hyperpod_kit.checkpoint.exporting.checkpoint import FORMATS, export  # noqa: E402
-from hyperpod_kit.checkpoint.importing.checkpoint import SOURCES, import_checkpoint  # noqa: E402
+from hyperpod_kit.checkpoint.convert.export_checkpoint import FORMATS, export  # noqa: E402
+from hyperpod_kit.checkpoint.convert.import_checkpoint import SOURCES, import_checkpoint  # noqa: E402
 from hyperpod_kit.errors import UsageError  # noqa: E402
 from tests.unit.checkpoint import zero_sources  # noqa: E402
 from tests.unit.checkpoint.cut_boxes import Cutting  # noqa: E402

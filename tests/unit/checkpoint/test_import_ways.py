@@ -17,12 +17,12 @@ import torch.distributed.checkpoint as dcp  # noqa: E402
 
 from hyperpod_kit import ending  # noqa: E402
 from hyperpod_kit.checkpoint import cli, load_state  # noqa: E402
-from hyperpod_kit.checkpoint.dtypes import NAMES  # noqa: E402
-from hyperpod_kit.checkpoint.exporting.checkpoint import export  # noqa: E402
-from hyperpod_kit.checkpoint.formats.byte_progress import TerminalProgress  # noqa: E402
-from hyperpod_kit.checkpoint.importing.checkpoint import import_checkpoint  # noqa: E402
+from hyperpod_kit.checkpoint.codec.dtypes import NAMES  # noqa: E402
+from hyperpod_kit.checkpoint.convert.export_checkpoint import export  # noqa: E402
+from hyperpod_kit.checkpoint.convert.files.byte_progress import TerminalProgress  # noqa: E402
+from hyperpod_kit.checkpoint.convert.import_checkpoint import import_checkpoint  # noqa: E402
+from hyperpod_kit.checkpoint.repository.format.shard import NATIVE  # noqa: E402
 from hyperpod_kit.checkpoint.repository.selection import newest_valid  # noqa: E402
-from hyperpod_kit.checkpoint.repository.shard import NATIVE  # noqa: E402
 from hyperpod_kit.checkpoint.state_dict import StateDict  # noqa: E402
 from hyperpod_kit.errors import NoCheckpoint, UsageError  # noqa: E402
 from tests.support.content import contents  # noqa: E402
@@ -189,7 +189,7 @@ def test_an_export_that_is_killed_leaves_nothing_under_its_name(tmp_path: Path, 
     program = (
         "import os, signal, sys\n"
         "from hyperpod_kit.checkpoint import atomic_output\n"
-        "from hyperpod_kit.checkpoint.exporting.checkpoint import export\n"
+        "from hyperpod_kit.checkpoint.convert.export_checkpoint import export\n"
         "atomic_output._sync = lambda path: os.kill(os.getpid(), signal.SIGKILL)\n"
         "export(*sys.argv[1:])\n"
     )

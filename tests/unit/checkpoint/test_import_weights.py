@@ -13,9 +13,9 @@ torch = pytest.importorskip("torch")
 
 from hyperpod_kit import ending  # noqa: E402
 from hyperpod_kit.checkpoint import State, cli, load_weights  # noqa: E402
-from hyperpod_kit.checkpoint.exporting.checkpoint import export  # noqa: E402
-from hyperpod_kit.checkpoint.importing.checkpoint import import_checkpoint  # noqa: E402
-from hyperpod_kit.checkpoint.loading import load_state  # noqa: E402
+from hyperpod_kit.checkpoint.convert.export_checkpoint import export  # noqa: E402
+from hyperpod_kit.checkpoint.convert.import_checkpoint import import_checkpoint  # noqa: E402
+from hyperpod_kit.checkpoint.restore.loading import load_state  # noqa: E402
 from hyperpod_kit.checkpoint.state_dict import StateDict  # noqa: E402
 from tests.support.content import contents  # noqa: E402
 from tests.support.damage import flip  # noqa: E402

@@ -15,8 +15,8 @@ pytest.importorskip("torch")
 import torch
 
 from hyperpod_kit.checkpoint import Fresh, Manager, State
-from hyperpod_kit.checkpoint.agent import shm_paths
-from hyperpod_kit.checkpoint.collectives import Ranks
+from hyperpod_kit.checkpoint.agent.shm import shm_paths
+from hyperpod_kit.checkpoint.ranks.collectives import Ranks
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint
 from tests.support.rows import share
 from tests.unit.checkpoint import saved

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperpod_kit.checkpoint.repository import coverage, index
-from hyperpod_kit.checkpoint.repository.index import Index, Piece
-from hyperpod_kit.checkpoint.repository.shard import TensorSpec, lay_out
+from hyperpod_kit.checkpoint.repository.format import coverage, index
+from hyperpod_kit.checkpoint.repository.format.index import Index, Piece
+from hyperpod_kit.checkpoint.repository.format.shard import TensorSpec, lay_out
 from hyperpod_kit.errors import CheckpointError
 from tests.support.examples import examples
 

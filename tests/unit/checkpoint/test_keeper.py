@@ -16,11 +16,11 @@ from tests.support.wait import until
 torch = pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint import Manager, Restored, State  # noqa: E402
-from hyperpod_kit.checkpoint.agent.channel import Channel  # noqa: E402
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import Alive  # noqa: E402
-from hyperpod_kit.checkpoint.agent_supervisor import AgentSupervisor  # noqa: E402
+from hyperpod_kit.checkpoint.agent.wire.channel import Channel  # noqa: E402
+from hyperpod_kit.checkpoint.agent_client.agent_supervisor import AgentSupervisor  # noqa: E402
 from hyperpod_kit.checkpoint.commands import cli  # noqa: E402
-from hyperpod_kit.checkpoint.repository import catalog  # noqa: E402
+from hyperpod_kit.checkpoint.repository.records import catalog  # noqa: E402
 from hyperpod_kit.errors import CheckpointError  # noqa: E402
 from tests.unit.checkpoint.agent_run import save  # noqa: E402
 

@@ -12,19 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperpod_kit.checkpoint.repository import (
-    catalog,
-    layout,
-    proofs,
-    read_back,
-    retention,
-    tombstone,
-    verify,
-)
-from hyperpod_kit.checkpoint.repository.leftovers import Leftover
+from hyperpod_kit.checkpoint.repository import read_back, retention
+from hyperpod_kit.checkpoint.repository.format import layout
+from hyperpod_kit.checkpoint.repository.format.shard import TensorSpec, lay_out
 from hyperpod_kit.checkpoint.repository.policy import Best, CheckpointFacts, EverySteps, Latest, Policy
+from hyperpod_kit.checkpoint.repository.read import verify
 from hyperpod_kit.checkpoint.repository.read_back import ReadBack, ReadBackOutcome
-from hyperpod_kit.checkpoint.repository.shard import TensorSpec, lay_out
+from hyperpod_kit.checkpoint.repository.records import catalog, proofs, tombstone
+from hyperpod_kit.checkpoint.repository.records.leftovers import Leftover
 from hyperpod_kit.checkpoint.repository.store.memory import MemoryStore
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.errors import CheckpointError

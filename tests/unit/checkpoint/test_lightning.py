@@ -24,9 +24,9 @@ from hyperpod_kit.checkpoint.adapters.lightning import (  # noqa: E402
     ProvedCheckpointIO,
     _unrepeatable_sampler_class_name,
 )
-from hyperpod_kit.checkpoint.exporting.checkpoint import export  # noqa: E402
-from hyperpod_kit.checkpoint.preemption_signal import SIGNALS  # noqa: E402
-from hyperpod_kit.checkpoint.repository import catalog  # noqa: E402
+from hyperpod_kit.checkpoint.convert.export_checkpoint import export  # noqa: E402
+from hyperpod_kit.checkpoint.repository.records import catalog  # noqa: E402
+from hyperpod_kit.checkpoint.saves.preemption_signal import SIGNALS  # noqa: E402
 from tests.support.damage import flip  # noqa: E402
 
 # Lightning's own: of torch's names that go, of few workers.

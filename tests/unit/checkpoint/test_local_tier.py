@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint import Manager, Restored, State  # noqa: E402
-from hyperpod_kit.checkpoint.repository import catalog  # noqa: E402
+from hyperpod_kit.checkpoint.repository.records import catalog  # noqa: E402
 
 TRAINER = """
 import os, signal, sys, torch

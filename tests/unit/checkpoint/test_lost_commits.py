@@ -13,29 +13,29 @@ from typing import Any, Callable, Dict, List, Sequence
 import pytest
 import torch
 
-from hyperpod_kit.checkpoint import Fresh, Manager, State, loading, weights
+from hyperpod_kit.checkpoint import Fresh, Manager, State
 from hyperpod_kit.checkpoint.adapters import huggingface
 from hyperpod_kit.checkpoint.commands import inspection, rebuild
-from hyperpod_kit.checkpoint.repository import (
+from hyperpod_kit.checkpoint.repository import commit, selection
+from hyperpod_kit.checkpoint.repository.format import layout, manifest
+from hyperpod_kit.checkpoint.repository.records import (
     catalog,
-    commit,
     commit_records,
     flush_note,
     fresh_start,
     identity,
-    layout,
     lease,
-    manifest,
     pins,
     rollbacks,
-    selection,
     tombstone,
 )
-from hyperpod_kit.checkpoint.repository.commit_records import CommitRecord, RootFacts
-from hyperpod_kit.checkpoint.repository.flush_note import FlushNote
+from hyperpod_kit.checkpoint.repository.records.commit_records import CommitRecord, RootFacts
+from hyperpod_kit.checkpoint.repository.records.flush_note import FlushNote
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
+from hyperpod_kit.checkpoint.restore import loading
+from hyperpod_kit.checkpoint.weights import weights
 from hyperpod_kit.errors import CheckpointError, NoCheckpoint, NoValidCheckpoint
 from hyperpod_kit.job.resume import checkpoint_choice, shared_decision
 from tests.unit.checkpoint.small_checkpoint import SMALL_RUN, put_checkpoint

@@ -14,8 +14,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint import Fresh, Manager, Restored, State  # noqa: E402
-from hyperpod_kit.checkpoint.agent import shm_paths, shm_slots  # noqa: E402
-from hyperpod_kit.checkpoint.repository import catalog  # noqa: E402
+from hyperpod_kit.checkpoint.agent.shm import (  # noqa: E402
+    shm_paths,
+    shm_slots,
+)
+from hyperpod_kit.checkpoint.repository.records import catalog  # noqa: E402
 from hyperpod_kit.environment import HPK_PROGRESS  # noqa: E402
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint, RunIsOwned, StateNotSerializable  # noqa: E402
 from hyperpod_kit.slurm.phase import Phase  # noqa: E402

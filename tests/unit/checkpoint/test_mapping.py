@@ -4,8 +4,8 @@ import gc
 import os
 from pathlib import Path
 
-from hyperpod_kit.checkpoint.agent import shm_slots
-from hyperpod_kit.checkpoint.repository import mapping
+from hyperpod_kit.checkpoint.agent.shm import shm_slots
+from hyperpod_kit.checkpoint.repository.read import mapping
 
 
 def _mapped(name: str) -> bool:

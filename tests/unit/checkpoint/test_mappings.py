@@ -12,7 +12,8 @@ pytest.importorskip("torch")
 
 import torch
 
-from hyperpod_kit.checkpoint import Manager, State, codec, mappings
+from hyperpod_kit.checkpoint import Manager, State
+from hyperpod_kit.checkpoint.codec import codec
 from hyperpod_kit.errors import CheckpointError
 
 
@@ -110,7 +111,7 @@ def test_tensors_require_a_gradient_as_they_did(root: str) -> None:
 
 @pytest.mark.parametrize("value", [collections.defaultdict(lambda: 0, a=1), Made(), collections.UserDict])
 def test_others_say_nothing_of_their_class(value: Any) -> None:
-    assert mappings.record_fields_naming_class(value if isinstance(value, dict) else {}) == {}
+    assert codec.record_fields_naming_class(value if isinstance(value, dict) else {}) == {}
 
 
 def test_a_class_that_is_another_one_now_is_an_error() -> None:

@@ -17,7 +17,9 @@ pytest.importorskip("torch")
 
 import torch
 
-from hyperpod_kit.checkpoint import Fresh, Manager, Restored, State, codec, open_managers
+from hyperpod_kit.checkpoint import Fresh, Manager, Restored, State
+from hyperpod_kit.checkpoint.agent_client import open_managers
+from hyperpod_kit.checkpoint.codec import codec
 from hyperpod_kit.errors import CheckpointError, RunIsOwned, StateNotSerializable
 
 

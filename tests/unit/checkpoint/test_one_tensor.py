@@ -16,8 +16,8 @@ from safetensors.torch import load_file  # noqa: E402
 
 from hyperpod_kit.checkpoint import Manager, State  # noqa: E402
 from hyperpod_kit.checkpoint.commands import cli  # noqa: E402
-from hyperpod_kit.checkpoint.repository import catalog  # noqa: E402
-from hyperpod_kit.checkpoint.repository.boxes import Runs  # noqa: E402
+from hyperpod_kit.checkpoint.repository.format.boxes import Runs  # noqa: E402
+from hyperpod_kit.checkpoint.repository.records import catalog  # noqa: E402
 from tests.support.damage import flip  # noqa: E402
 
 

@@ -13,8 +13,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint import Manager, State, device, load, load_weights, memory_copy  # noqa: E402
+from hyperpod_kit.checkpoint import Manager, State, load_weights  # noqa: E402
 from hyperpod_kit.checkpoint.dcp import slices  # noqa: E402
+from hyperpod_kit.checkpoint.transfer import device, load, memory_copy  # noqa: E402
 from hyperpod_kit.errors import CheckpointError  # noqa: E402
 from tests.unit.checkpoint import saved  # noqa: E402
 from tests.unit.checkpoint.agent_run import abandon  # noqa: E402

@@ -12,7 +12,9 @@ pytest.importorskip("torch")
 
 import torch
 
-from hyperpod_kit.checkpoint import Manager, Restored, State, optimizer, optimizer_state, sharding
+from hyperpod_kit.checkpoint import Manager, Restored, State
+from hyperpod_kit.checkpoint.codec import sharding
+from hyperpod_kit.checkpoint.state import optimizer, optimizer_state
 from hyperpod_kit.errors import CheckpointError, StateNotSerializable
 from tests.unit.checkpoint import saved
 from tests.unit.checkpoint.agent_run import abandon

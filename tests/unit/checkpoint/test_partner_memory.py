@@ -11,11 +11,18 @@ from typing import Any, Iterator
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import flush, lock, partner_memory, partner_wire, seal, shm_cleanup, shm_slots
-from hyperpod_kit.checkpoint.agent.control_page import SEALED_AT, Page, SlotState
-from hyperpod_kit.checkpoint.agent.persist import Pace
-from hyperpod_kit.checkpoint.partner_link import plan_fetches
-from hyperpod_kit.checkpoint.partners import RankNode, assign_partners, network_switch_of_node
+from hyperpod_kit.checkpoint.agent.flush import flush, shm_cleanup
+from hyperpod_kit.checkpoint.agent.partner import partner_memory, partner_wire
+from hyperpod_kit.checkpoint.agent.persist import seal
+from hyperpod_kit.checkpoint.agent.persist.persist import Pace
+from hyperpod_kit.checkpoint.agent.shm import lock, shm_slots
+from hyperpod_kit.checkpoint.agent.shm.control_page import SEALED_AT, Page, SlotState
+from hyperpod_kit.checkpoint.agent_client.partner_link import (
+    RankNode,
+    assign_partners,
+    network_switch_of_node,
+    plan_fetches,
+)
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.system import process
 from hyperpod_lab.torture import day

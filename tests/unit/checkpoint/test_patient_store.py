@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hyperpod_kit.checkpoint import Manager, Restored, State
-from hyperpod_kit.checkpoint.repository import catalog
+from hyperpod_kit.checkpoint.repository.records import catalog
 from hyperpod_kit.checkpoint.repository.store import retrying
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import open_store

@@ -19,12 +19,13 @@ pytest.importorskip("torch")
 import torch
 
 from hyperpod_kit.checkpoint import Manager, State
-from hyperpod_kit.checkpoint.repository import catalog
+from hyperpod_kit.checkpoint.repository.records import catalog
 from hyperpod_kit.errors import CheckpointError
 
 PROGRAM = """
 import os, signal, sys, torch
-from hyperpod_kit.checkpoint import Manager, State, slots
+from hyperpod_kit.checkpoint import Manager, State
+from hyperpod_kit.checkpoint.capture import slots
 root, how = sys.argv[1:]
 torch.manual_seed(0)
 model = torch.nn.Sequential(*[torch.nn.Linear(40, 40) for _ in range(60)])

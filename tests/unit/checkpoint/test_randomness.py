@@ -10,7 +10,8 @@ import pytest
 torch = pytest.importorskip("torch")
 numpy = pytest.importorskip("numpy")
 
-from hyperpod_kit.checkpoint import codec, randomness  # noqa: E402
+from hyperpod_kit.checkpoint.codec import codec  # noqa: E402
+from hyperpod_kit.checkpoint.state import randomness  # noqa: E402
 
 
 def draw():

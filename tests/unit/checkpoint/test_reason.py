@@ -8,12 +8,12 @@ import pytest
 
 pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint import wire_values
-from hyperpod_kit.checkpoint.agreement import Agreement
-from hyperpod_kit.checkpoint.candidate_rejected import CandidateRejected
-from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.dcp.reshard import error_as_reason
-from hyperpod_kit.checkpoint.reason import Reason, Verdict, first_reason_with_rank
+from hyperpod_kit.checkpoint.ranks import wire_values
+from hyperpod_kit.checkpoint.ranks.collectives import Ranks
+from hyperpod_kit.checkpoint.ranks.reason import Reason, Verdict, first_reason_with_rank
+from hyperpod_kit.checkpoint.restore.agreement import Agreement
+from hyperpod_kit.checkpoint.restore.candidate_rejected import CandidateRejected
 from hyperpod_kit.errors import CheckpointError, DigestMismatch, DigestUnavailable
 
 

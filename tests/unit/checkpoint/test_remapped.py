@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import flush, shm_paths, shm_slots
+from hyperpod_kit.checkpoint.agent.flush import flush
+from hyperpod_kit.checkpoint.agent.shm import shm_paths, shm_slots
 from hyperpod_kit.checkpoint.repository import selection
 
 REMAPPED = ["unshare", "--user", "--map-user=4242", "--map-group=4242"]

@@ -13,21 +13,15 @@ from typing import Any, Callable, Dict, List
 import pytest
 import torch
 
-from hyperpod_kit.checkpoint import Manager, Restored, State, loading
-from hyperpod_kit.checkpoint.agent import extra_state
+from hyperpod_kit.checkpoint import Manager, Restored, State
+from hyperpod_kit.checkpoint.agent.reports import extra_state
 from hyperpod_kit.checkpoint.commands import cli, rebuild
-from hyperpod_kit.checkpoint.repository import (
-    catalog,
-    commit,
-    fresh_start,
-    identity,
-    layout,
-    manifest,
-    sealed_text,
-    selection,
-    verify,
-)
+from hyperpod_kit.checkpoint.repository import commit, selection
+from hyperpod_kit.checkpoint.repository.format import layout, manifest, sealed_text
+from hyperpod_kit.checkpoint.repository.read import verify
+from hyperpod_kit.checkpoint.repository.records import catalog, fresh_start, identity
 from hyperpod_kit.checkpoint.repository.store.open import open_store
+from hyperpod_kit.checkpoint.restore import loading
 from hyperpod_kit.errors import CheckpointError, NoCheckpoint, NoValidCheckpoint
 from tests.support.rows import share
 

@@ -8,10 +8,10 @@ from typing import Any, Dict, List, Tuple
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import replicas
-from hyperpod_kit.checkpoint.agent.coordinator import Coordinator
+from hyperpod_kit.checkpoint.agent.leader.coordinator import Coordinator
 from hyperpod_kit.checkpoint.agent.protocol.rank_channel import OrderKind
-from hyperpod_kit.checkpoint.agent.replicas import Difference
+from hyperpod_kit.checkpoint.agent.reports import replicas
+from hyperpod_kit.checkpoint.agent.reports.replicas import Difference
 
 KEY = (1, 1, "a")
 
@@ -122,9 +122,10 @@ def test_a_save_in_which_not_all_compared_goes_its_way() -> None:
 
 torch = pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint import memory_copy, replica_check, tensor_digest  # noqa: E402
-from hyperpod_kit.checkpoint.repository.shard import TensorSpec  # noqa: E402
-from hyperpod_kit.checkpoint.tensors import TensorPiece  # noqa: E402
+from hyperpod_kit.checkpoint.capture import replica_check  # noqa: E402
+from hyperpod_kit.checkpoint.repository.format.shard import TensorSpec  # noqa: E402
+from hyperpod_kit.checkpoint.state.tensors import TensorPiece  # noqa: E402
+from hyperpod_kit.checkpoint.transfer import device, memory_copy  # noqa: E402
 
 SIZES = [0, 1, 7, 4096, 4 * 2**20, 4 * 2**20 + 1, 8 * 2**20 + 5]
 
@@ -158,7 +159,7 @@ def _digest(tensors: List[Any], threads: int = 1) -> Tuple[Dict[str, str], List[
 
 
 def _fold(tensors: List[Any]) -> List[str]:
-    return [bytes(row.numpy().tobytes()).hex() for row in tensor_digest.digest_tensors(tensors)]
+    return [bytes(row.numpy().tobytes()).hex() for row in device.digest_tensors(tensors)]
 
 
 @pytest.mark.parametrize("digest", [lambda tensors: _digest(tensors)[1], _fold])

@@ -10,9 +10,9 @@ pytest.importorskip("torch")
 
 import torch
 
-from hyperpod_kit.checkpoint import replicate
-from hyperpod_kit.checkpoint.repository.shard import TensorSpec
-from hyperpod_kit.checkpoint.tensors import TensorPiece
+from hyperpod_kit.checkpoint.repository.format.shard import TensorSpec
+from hyperpod_kit.checkpoint.restore import replicate
+from hyperpod_kit.checkpoint.state.tensors import TensorPiece
 
 
 def pieces(rank: int, names: Sequence[str], world: int = 2) -> list[TensorPiece]:

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from hyperpod_kit.checkpoint.agent import shard_report
-from hyperpod_kit.checkpoint.agent.control_page import CaptureOrigin, Key, Page, ShardFacts, SlotState
-from hyperpod_kit.checkpoint.agent.report_texts import ReportDecoder, ReportEncoder, ReportUpdate, TextRequest
-from hyperpod_kit.checkpoint.agent.shard_report import Report, ShardReport
-from hyperpod_kit.checkpoint.repository import digest, shard
-from hyperpod_kit.checkpoint.repository.manifest import FileRecord
-from hyperpod_kit.checkpoint.repository.shard import TensorSpec
+from hyperpod_kit.checkpoint.agent.reports import shard_report
+from hyperpod_kit.checkpoint.agent.reports.report_texts import ReportDecoder, ReportEncoder, ReportUpdate, TextRequest
+from hyperpod_kit.checkpoint.agent.reports.shard_report import Report, ShardReport
+from hyperpod_kit.checkpoint.agent.shm.control_page import CaptureOrigin, Key, Page, ShardFacts, SlotState
+from hyperpod_kit.checkpoint.repository.format import digest, shard
+from hyperpod_kit.checkpoint.repository.format.manifest import FileRecord
+from hyperpod_kit.checkpoint.repository.format.shard import TensorSpec
 from hyperpod_kit.errors import CheckpointError
 
 NAMES = [f"layers.{number}.weight" for number in range(40)]

@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 import torch
 
 from hyperpod_kit.checkpoint import Manager, Restored, State
-from hyperpod_kit.checkpoint.repository import catalog
+from hyperpod_kit.checkpoint.repository.records import catalog
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint
 from tests.support.damage import flip
 from tests.unit.checkpoint.agent_run import abandon

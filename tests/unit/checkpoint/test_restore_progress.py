@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint import Manager, Restored, RestoreProgress, State, load_state  # noqa: E402
-from hyperpod_kit.checkpoint import restore_progress as progress  # noqa: E402
+from hyperpod_kit.checkpoint.transfer import restore_progress as progress  # noqa: E402
 from tests.unit.checkpoint.agent_run import abandon  # noqa: E402
 
 ROWS = 2_000_000  # 72 MB: several chunks

@@ -12,12 +12,18 @@ pytest.importorskip("torch")
 
 import torch
 
-from hyperpod_kit.checkpoint import Restored, State, candidate_run, candidates, restore, tiers
-from hyperpod_kit.checkpoint.agent import local, shard_report, shm_paths, shm_slots
-from hyperpod_kit.checkpoint.collectives import Ranks
+from hyperpod_kit.checkpoint import Restored, State, tiers
+from hyperpod_kit.checkpoint.agent.persist import local
+from hyperpod_kit.checkpoint.agent.reports import shard_report
+from hyperpod_kit.checkpoint.agent.shm import shm_paths, shm_slots
 from hyperpod_kit.checkpoint.manager import Manager
-from hyperpod_kit.checkpoint.repository import identity, layout, manifest, selection, tombstone, verify
+from hyperpod_kit.checkpoint.ranks.collectives import Ranks
+from hyperpod_kit.checkpoint.repository import selection
+from hyperpod_kit.checkpoint.repository.format import layout, manifest
+from hyperpod_kit.checkpoint.repository.read import verify
+from hyperpod_kit.checkpoint.repository.records import identity, tombstone
 from hyperpod_kit.checkpoint.repository.store.open import open_store
+from hyperpod_kit.checkpoint.restore import candidate_run, candidates, restore
 from hyperpod_kit.checkpoint.tiers.local_disk import LocalDiskTier
 from hyperpod_kit.errors import NoValidCheckpoint, StorageUnreadable
 from tests.unit.checkpoint.agent_run import abandon

@@ -13,19 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperpod_kit.checkpoint.repository import (
-    catalog,
-    identity,
-    layout,
-    lease,
-    pins,
-    proofs,
-    retention,
-    selection,
-    tombstone,
-    verify,
-)
+from hyperpod_kit.checkpoint.repository import retention, selection
+from hyperpod_kit.checkpoint.repository.format import layout
 from hyperpod_kit.checkpoint.repository.policy import Best, EverySteps, Latest, Pinned, Policy
+from hyperpod_kit.checkpoint.repository.read import verify
+from hyperpod_kit.checkpoint.repository.records import catalog, identity, lease, pins, proofs, tombstone
 from hyperpod_kit.checkpoint.repository.store.base import SMALL, Capabilities, Unsupported
 from hyperpod_kit.checkpoint.repository.store.memory import MemoryStore
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
@@ -287,7 +279,8 @@ def test_an_error_at_one_does_not_keep_the_others() -> None:
 
 PROGRAM = """
 import sys
-from hyperpod_kit.checkpoint.repository import identity, retention
+from hyperpod_kit.checkpoint.repository import retention
+from hyperpod_kit.checkpoint.repository.records import identity
 from hyperpod_kit.checkpoint.repository.policy import Latest
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 retention.enforce(open_store(sys.argv[1]), Latest(1), identity.RunIdentity('small', '0' * 32))

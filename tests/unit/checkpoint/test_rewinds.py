@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository import catalog, layout, manifest, pins, retention, rollbacks, selection
+from hyperpod_kit.checkpoint.repository import retention, selection
+from hyperpod_kit.checkpoint.repository.format import layout, manifest
 from hyperpod_kit.checkpoint.repository.policy import Latest
+from hyperpod_kit.checkpoint.repository.records import catalog, pins, rollbacks
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint

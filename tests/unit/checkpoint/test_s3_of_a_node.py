@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterator
 
 import pytest
 
-from hyperpod_rehearsal.keys import Key
+from hyperpod_rehearsal.endpoint.keys import Key
 from hyperpod_rehearsal.s3.faults import S3Fault
 from hyperpod_rehearsal.s3.store import StoredBuckets
 from hyperpod_rehearsal.sagemaker.server import serve

@@ -11,13 +11,16 @@ from typing import Any, Callable, Dict, List, Mapping, cast
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import failure_note, failure_rows, flush, note_page, shm_cleanup, shm_slots
-from hyperpod_kit.checkpoint.agent.failure_counter import FailureCounter
-from hyperpod_kit.checkpoint.agent.failure_note import Note
-from hyperpod_kit.checkpoint.agent.failure_rows import Row
+from hyperpod_kit.checkpoint.agent.flush import flush, shm_cleanup
+from hyperpod_kit.checkpoint.agent.leader import failure_rows
+from hyperpod_kit.checkpoint.agent.leader.failure_counter import FailureCounter
+from hyperpod_kit.checkpoint.agent.leader.failure_rows import Row
 from hyperpod_kit.checkpoint.agent.protocol.rank_channel import Order, OrderKind
-from hyperpod_kit.checkpoint.repository import catalog, identity, policy, retention
-from hyperpod_kit.checkpoint.repository.layout import CheckpointId
+from hyperpod_kit.checkpoint.agent.shm import failure_note, note_page, shm_slots
+from hyperpod_kit.checkpoint.agent.shm.failure_note import Note
+from hyperpod_kit.checkpoint.repository import policy, retention
+from hyperpod_kit.checkpoint.repository.format.layout import CheckpointId
+from hyperpod_kit.checkpoint.repository.records import catalog, identity
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore

@@ -8,7 +8,10 @@ from typing import Any, List, Optional
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository import catalog, layout, selection, tombstone, verify, xxh3
+from hyperpod_kit.checkpoint.repository import selection
+from hyperpod_kit.checkpoint.repository.format import digest, layout
+from hyperpod_kit.checkpoint.repository.read import verify
+from hyperpod_kit.checkpoint.repository.records import catalog, tombstone
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.errors import (
     CheckpointError,
@@ -205,7 +208,7 @@ def test_a_digest_that_cannot_be_computed_is_no_verdict(committed, monkeypatch: 
     root, newest = committed(seq=2, algorithm="xxh3")
     assert selection.newest_valid(root).checkpoint_id == newest
     monkeypatch.setitem(sys.modules, "xxhash", None)
-    monkeypatch.setattr(xxh3, "load_library_functions", lambda: None)
+    monkeypatch.setattr(digest, "load_library_functions", lambda: None)
     with pytest.raises(DigestUnavailable):
         selection.newest_valid(root)
 

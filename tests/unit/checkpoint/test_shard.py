@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import seal, shm_slots
-from hyperpod_kit.checkpoint.repository import digest, layout, shard
-from hyperpod_kit.checkpoint.repository.shard import TensorSpec
+from hyperpod_kit.checkpoint.agent.persist import seal
+from hyperpod_kit.checkpoint.agent.shm import shm_slots
+from hyperpod_kit.checkpoint.repository.format import digest, layout, shard
+from hyperpod_kit.checkpoint.repository.format.shard import TensorSpec
 from hyperpod_kit.errors import CheckpointError
 
 SPECS = [

@@ -12,8 +12,8 @@ pytest.importorskip("torch")
 
 import torch
 
-from hyperpod_kit.checkpoint.dcp import chunk_forwarding, sharing
-from hyperpod_kit.checkpoint.load import Landing
+from hyperpod_kit.checkpoint.dcp import reshard, sharing
+from hyperpod_kit.checkpoint.transfer.load import Landing
 
 Chunk = Tuple[int, int]
 
@@ -57,6 +57,6 @@ def test_what_is_wanted_of_a_chunk_has_each_byte_once() -> None:
 
 
 def test_handing_on_is_given_up_only_where_all_reading_for_themselves_would_be_faster() -> None:
-    assert not chunk_forwarding.is_forwarding_too_slow([(0.1, 9.0), (0.1, 9.0)])
-    assert chunk_forwarding.is_forwarding_too_slow([(0.1, 11.0), (0.1, 2.0)])
-    assert not chunk_forwarding.is_forwarding_too_slow([(3.0, 11.0)] * 4)
+    assert not reshard.is_forwarding_too_slow([(0.1, 9.0), (0.1, 9.0)])
+    assert reshard.is_forwarding_too_slow([(0.1, 11.0), (0.1, 2.0)])
+    assert not reshard.is_forwarding_too_slow([(3.0, 11.0)] * 4)

@@ -10,11 +10,11 @@ import pytest
 
 pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint import device
-from hyperpod_kit.checkpoint.agent import shm_slots
-from hyperpod_kit.checkpoint.agent.control_page import Page, SlotState
-from hyperpod_kit.checkpoint.repository.shard import TensorSpec, lay_out
-from hyperpod_kit.checkpoint.slots import SlotPool
+from hyperpod_kit.checkpoint.agent.shm import shm_slots
+from hyperpod_kit.checkpoint.agent.shm.control_page import Page, SlotState
+from hyperpod_kit.checkpoint.capture.slots import SlotPool
+from hyperpod_kit.checkpoint.repository.format.shard import TensorSpec, lay_out
+from hyperpod_kit.checkpoint.transfer import device
 from hyperpod_kit.errors import NotEnoughSharedMemory
 
 LAYOUT = lay_out([TensorSpec("w", "F32", (4096,))], rank=0, world=1, run_id="r", plan="p")

@@ -11,10 +11,11 @@ pytest.importorskip("torch")
 
 import torch
 
-from hyperpod_kit.checkpoint import Manager, State, load
-from hyperpod_kit.checkpoint.collectives import Ranks
+from hyperpod_kit.checkpoint import Manager, State
 from hyperpod_kit.checkpoint.dcp import reshard
-from hyperpod_kit.checkpoint.reason import Reason, Verdict
+from hyperpod_kit.checkpoint.ranks.collectives import Ranks
+from hyperpod_kit.checkpoint.ranks.reason import Reason, Verdict
+from hyperpod_kit.checkpoint.transfer import load
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint, StateNotSerializable
 from tests.unit.checkpoint import saved
 

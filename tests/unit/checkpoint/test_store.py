@@ -10,7 +10,7 @@ from typing import Iterator
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository.store import direct, durable, open
+from hyperpod_kit.checkpoint.repository.store import durable, open, posix
 from hyperpod_kit.checkpoint.repository.store.base import ALIGN, NotAnObject, Store
 from hyperpod_kit.checkpoint.repository.store.memory import MemoryStore
 from hyperpod_kit.checkpoint.repository.store.posix import FileReader, PosixStore
@@ -37,8 +37,8 @@ class TestPosixWithoutDirectIoAndUnnamedFiles(ParallelStoreContract):
     @pytest.fixture
     def store(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
         monkeypatch.setattr(durable, "create_unnamed_then_link", lambda *_: False)
-        monkeypatch.setattr(direct, "can_write_direct", lambda *_: False)
-        monkeypatch.setattr(direct, "open_direct_for_reading", lambda *_: -1)
+        monkeypatch.setattr(posix, "can_write_direct", lambda *_: False)
+        monkeypatch.setattr(posix, "open_direct_for_reading", lambda *_: -1)
         return PosixStore(str(tmp_path))
 
 
@@ -79,7 +79,7 @@ def test_the_probe_without_unnamed_files_removes_its_file(tmp_path: Path, monkey
 
     monkeypatch.setattr(os, "open", without)
     folder = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
-    direct.can_write_direct(folder)
+    posix.can_write_direct(folder)
     os.close(folder)
     assert os.listdir(tmp_path) == []
 

@@ -14,12 +14,14 @@ moto = pytest.importorskip("moto")
 
 from botocore.exceptions import ConnectionClosedError  # noqa: E402
 
-from hyperpod_kit.checkpoint.repository import latest, layout, manifest, selection  # noqa: E402
+from hyperpod_kit.checkpoint.repository import selection  # noqa: E402
+from hyperpod_kit.checkpoint.repository.format import layout, manifest  # noqa: E402
+from hyperpod_kit.checkpoint.repository.records import latest  # noqa: E402
 from hyperpod_kit.checkpoint.repository.store import open, s3, s3_upload  # noqa: E402
 from hyperpod_kit.checkpoint.repository.store.base import Store, Unsupported  # noqa: E402
 from hyperpod_kit.errors import CheckpointError  # noqa: E402
-from hyperpod_lab.torture.backends import serialize_moto_requests  # noqa: E402
-from hyperpod_rehearsal.keys import Key  # noqa: E402
+from hyperpod_lab.torture.failing.backends import serialize_moto_requests  # noqa: E402
+from hyperpod_rehearsal.endpoint.keys import Key  # noqa: E402
 from hyperpod_rehearsal.s3.faults import S3Fault  # noqa: E402
 from hyperpod_rehearsal.s3.store import StoredBuckets as Service  # noqa: E402
 from hyperpod_rehearsal.sagemaker.server import serve  # noqa: E402

@@ -6,8 +6,9 @@ from typing import Optional
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository import digest, stream
-from hyperpod_kit.checkpoint.repository.chunk_reader import READERS, Pump, all_chunks
+from hyperpod_kit.checkpoint.repository.format import digest
+from hyperpod_kit.checkpoint.repository.read import stream
+from hyperpod_kit.checkpoint.repository.read.chunk_reader import READERS, Pump, all_chunks
 from hyperpod_kit.checkpoint.repository.store.posix import FileReader
 from hyperpod_kit.errors import DigestMismatch
 from tests.support import wait

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from hyperpod_kit.checkpoint.repository import compact_index, coverage, index, layout, rows, shard, shard_table
-from hyperpod_kit.checkpoint.repository.shard import Placed, TensorSpec
+from hyperpod_kit.checkpoint.repository.format import compact_index, coverage, index, layout, rows, shard, shard_table
+from hyperpod_kit.checkpoint.repository.format.shard import Placed, TensorSpec
 from hyperpod_kit.errors import CheckpointError
 
 

@@ -10,9 +10,9 @@ import pytest
 pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint import tiers
-from hyperpod_kit.checkpoint.agent import shm_paths, shm_slots
-from hyperpod_kit.checkpoint.agent.control_page import SlotState
-from hyperpod_kit.checkpoint.repository import verify
+from hyperpod_kit.checkpoint.agent.shm import shm_paths, shm_slots
+from hyperpod_kit.checkpoint.agent.shm.control_page import SlotState
+from hyperpod_kit.checkpoint.repository.read import verify
 from hyperpod_kit.checkpoint.tiers.base import TIERS, HeldShard, Tier
 from hyperpod_kit.errors import CheckpointError, DigestMismatch
 from tests.unit.checkpoint.test_restore_tiers import Site

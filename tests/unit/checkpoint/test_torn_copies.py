@@ -14,10 +14,13 @@ import pytest
 torch = pytest.importorskip("torch")
 numpy = pytest.importorskip("numpy")
 
-from hyperpod_kit.checkpoint import Manager, State, list_checkpoints, load_state, staging  # noqa: E402
-from hyperpod_kit.checkpoint.copied_sources import CopyGuard  # noqa: E402
-from hyperpod_kit.checkpoint.sampled_chunks import SampledChunks  # noqa: E402
-from hyperpod_kit.checkpoint.sampled_words import SampledWords  # noqa: E402
+from hyperpod_kit.checkpoint import Manager, State, list_checkpoints, load_state  # noqa: E402
+from hyperpod_kit.checkpoint.capture import staging  # noqa: E402
+from hyperpod_kit.checkpoint.transfer.copied_sources import (  # noqa: E402
+    CopyGuard,
+    SampledWords,
+)
+from hyperpod_kit.checkpoint.transfer.device import SampledChunks  # noqa: E402
 from tests.unit.checkpoint.test_fence import Job, block  # noqa: E402
 
 DEADLINE = 60

@@ -12,9 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from hyperpod_kit.checkpoint.agent import extra_state, seal, shard_report
-from hyperpod_kit.checkpoint.repository import layout, rank_extra_state, shard, verify
-from hyperpod_kit.checkpoint.repository.manifest import FileRecord
+from hyperpod_kit.checkpoint.agent.persist import seal
+from hyperpod_kit.checkpoint.agent.reports import extra_state, shard_report
+from hyperpod_kit.checkpoint.repository.format import layout, shard
+from hyperpod_kit.checkpoint.repository.format.manifest import FileRecord
+from hyperpod_kit.checkpoint.repository.read import rank_extra_state, verify
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.errors import CheckpointError, DigestMismatch
 

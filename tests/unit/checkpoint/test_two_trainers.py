@@ -15,7 +15,9 @@ import pytest
 import torch
 
 from hyperpod_kit.checkpoint import Manager, State
-from hyperpod_kit.checkpoint.repository import commit, identity, layout, starts
+from hyperpod_kit.checkpoint.repository import commit
+from hyperpod_kit.checkpoint.repository.format import layout
+from hyperpod_kit.checkpoint.repository.records import identity, starts
 from hyperpod_kit.checkpoint.repository.store.memory import MemoryStore
 from hyperpod_kit.errors import RunIsOwned
 from tests.support.wait import until

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint import State  # noqa: E402
-from hyperpod_kit.checkpoint.collectives import Ranks  # noqa: E402
+from hyperpod_kit.checkpoint.ranks.collectives import Ranks  # noqa: E402
 from hyperpod_kit.errors import StateNotSerializable  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own, of layouts that it calls beta

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from hyperpod_kit.checkpoint import wire_values
-from hyperpod_kit.checkpoint.candidates import Candidate
-from hyperpod_kit.checkpoint.reason import Reason, Verdict
-from hyperpod_kit.checkpoint.repository.identity import RunIdentity
-from hyperpod_kit.checkpoint.repository.layout import CheckpointId
-from hyperpod_kit.checkpoint.repository.manifest import FileRecord, Manifest
-from hyperpod_kit.checkpoint.startup import Epoch
+from hyperpod_kit.checkpoint.agent_client.startup import Epoch
+from hyperpod_kit.checkpoint.ranks import wire_values
+from hyperpod_kit.checkpoint.ranks.reason import Reason, Verdict
+from hyperpod_kit.checkpoint.repository.format.layout import CheckpointId
+from hyperpod_kit.checkpoint.repository.format.manifest import FileRecord, Manifest
+from hyperpod_kit.checkpoint.repository.records.identity import RunIdentity
+from hyperpod_kit.checkpoint.restore.candidates import Candidate
 from hyperpod_kit.checkpoint.tiers.base import HeldShard
 from hyperpod_kit.errors import CheckpointError, DigestUnavailable, HyperpodKitError, RunIsOwned
 

@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 
 import numpy.lib.npyio  # noqa: F401 - the class is looked up among what is imported
 
-from hyperpod_kit.checkpoint import codec
+from hyperpod_kit.checkpoint.codec import codec
 from hyperpod_kit.errors import CheckpointError, StateNotSerializable
 
 ENDED: List[str] = []

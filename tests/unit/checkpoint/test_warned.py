@@ -15,8 +15,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint import Manager, Restored, State  # noqa: E402
-from hyperpod_kit.checkpoint.preemption_signal import SIGNALS  # noqa: E402
-from hyperpod_kit.checkpoint.repository import catalog  # noqa: E402
+from hyperpod_kit.checkpoint.repository.records import catalog  # noqa: E402
+from hyperpod_kit.checkpoint.saves.preemption_signal import SIGNALS  # noqa: E402
 from tests.distributed import sharded_job  # noqa: E402
 
 

@@ -12,7 +12,8 @@ pytest.importorskip("torch")
 import torch
 
 from hyperpod_kit.checkpoint import ConvertedFrom, Manager, State, load_weights
-from hyperpod_kit.checkpoint.repository import catalog, digest, layout, manifest
+from hyperpod_kit.checkpoint.repository.format import digest, layout, manifest
+from hyperpod_kit.checkpoint.repository.records import catalog
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.errors import CheckpointError, NoCheckpoint, NoValidCheckpoint
 from tests.support.damage import flip

@@ -8,7 +8,7 @@ from typing import Any, Callable, List, Tuple
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent.persist import _run_in_threads
+from hyperpod_kit.checkpoint.agent.persist.persist import _run_in_threads
 
 RANGES = [(at, at + 1) for at in range(100)]
 START = _thread.start_new_thread

@@ -118,8 +118,8 @@ def _import_commands() -> None:
     places = [entry.import_path for section in SECTIONS.values() for entry in section.values()]
     modules = [place.partition(":")[0] for place in places]
     others = (
-        "hyperpod_kit.checkpoint.exporting.command",
-        "hyperpod_kit.checkpoint.importing.command",
+        "hyperpod_kit.checkpoint.convert.export_command",
+        "hyperpod_kit.checkpoint.convert.import_command",
         "hyperpod_kit.data.commands.index",
         "hyperpod_lab.data_bench.command",
         "hyperpod_kit.aws.s3",

@@ -13,7 +13,7 @@ from typing import Any, Callable, Iterator, Mapping
 import pytest
 
 from hyperpod_kit.bundle.render import render
-from hyperpod_kit.cli import jobs_first
+from hyperpod_kit.cli.cluster import jobs_first
 from hyperpod_kit.config.load import load
 from hyperpod_kit.errors import Unreachable
 from hyperpod_rehearsal.s3.bucket import Conditions

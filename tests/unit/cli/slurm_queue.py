@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Seque
 
 import pytest
 
-from hyperpod_kit.cli import jobs_first
+from hyperpod_kit.cli.cluster import jobs_first
 from hyperpod_kit.errors import Unreachable
 from hyperpod_kit.run import Completed
 from hyperpod_kit.slurm.hostlist import expand

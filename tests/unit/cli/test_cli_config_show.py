@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperpod_kit.config import yaml_text
-from hyperpod_kit.config.access_points import write_access_points
-from hyperpod_kit.config.decode import decode_settings
+from hyperpod_kit.config.decoding.decode import decode_settings
 from hyperpod_kit.config.effective import render_yaml_marking_defaults
 from hyperpod_kit.config.load import load
-from hyperpod_kit.config.schema_recorder import KeyRead, build_effective_values
+from hyperpod_kit.config.reading import yaml_text
+from hyperpod_kit.config.settings.access_points import write_access_points
+from hyperpod_kit.config.settings.schema_recorder import KeyRead, build_effective_values
 from tests.property.every_field import ACCESS_POINTS, document
 from tests.support.examples import examples
 

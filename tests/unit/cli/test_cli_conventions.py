@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 import pytest
 
-from hyperpod_kit.cli import list_commands
+from hyperpod_kit.cli.cluster import list_commands
 from hyperpod_kit.cluster.nodes import ClusterNode
 
 if TYPE_CHECKING:

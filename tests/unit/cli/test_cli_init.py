@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Callable
 import boto3
 import pytest
 
-from hyperpod_kit.config import starter
+from hyperpod_kit.config.starting import starter
 from hyperpod_kit.errors import UsageError
 from tests.support.wait import Deadline
 
@@ -363,7 +363,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, force: bool) -> None:
         f"mount -t tmpfs -o size=4k,nr_inodes=8 none {tmp_path} && cd {tmp_path} && "
         + ("echo mine > c.json && " if force else "")
         + f"{sys.executable} -c 'import sys; sys.path.insert(0, sys.argv[1]); "
-        "from pathlib import Path; from hyperpod_kit.config.starter import write_configuration; "
+        "from pathlib import Path; from hyperpod_kit.config.starting.starter import write_configuration; "
         f'write_configuration(Path("c.json"), {{"a": "x" * 9000}}, force={force})\' {ROOT}; ls -A; cat c.json'
     )
     done = subprocess.run(["unshare", "-m", "sh", "-c", script], capture_output=True, text=True, timeout=60)

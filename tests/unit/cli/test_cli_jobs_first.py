@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Callable, List
 
 import pytest
 
-from hyperpod_kit.cli import jobs_first
+from hyperpod_kit.cli.cluster import jobs_first
 from hyperpod_kit.errors import Unreachable
-from hyperpod_kit.remote import vacate
+from hyperpod_kit.remote.draining import vacate
 from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.slurm import node_jobs, records
 from tests.support.rows import full, share

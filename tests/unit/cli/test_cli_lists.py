@@ -107,7 +107,7 @@ def test_a_pipe_is_read_and_one_that_nobody_writes_to_is_an_error(
     project: Path, hk: Hk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     os.mkfifo("pipe.json")
-    monkeypatch.setattr("hyperpod_kit.config.document.PIPE_SECONDS", 0.2)
+    monkeypatch.setattr("hyperpod_kit.config.reading.document.PIPE_SECONDS", 0.2)
     silent = hk("validate", "pipe.json")
     assert silent.code == 2 and "is a pipe, and nothing has come" in silent.err
     process = subprocess.run(
@@ -127,7 +127,7 @@ def test_what_changes_among_the_nodes_is_said(made: Cloud, hk: Hk, monkeypatch: 
         if len(looks) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("hyperpod_kit.cli.list_commands.time.sleep", sleep)
+    monkeypatch.setattr("hyperpod_kit.cli.cluster.list_commands.time.sleep", sleep)
     watched = hk("list-cluster-nodes", "--watch", "7")
     assert looks == [7.0] * 3 and watched.code == 130
     assert watched.out.splitlines()[-1].endswith("worker-group i-00000001000000002: gone, was Running")

@@ -10,12 +10,12 @@ from typing import Dict, List, Optional, Tuple
 
 import pytest
 
-from hyperpod_kit.cli import fleet_page, usage_page
 from hyperpod_kit.cli.main import run_command_line
+from hyperpod_kit.cli.views import fleet_page, usage_page
 from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.states import MountState
-from hyperpod_kit.remote.fleet_status import FleetStatus
-from hyperpod_kit.remote.node_report import NodeReport
+from hyperpod_kit.remote.reports.fleet_status import FleetStatus
+from hyperpod_kit.remote.reports.node_report import NodeReport
 from hyperpod_kit.remote.target import NodeTarget
 
 HOSTILE = "</title><script>alert(1)</script><img src=x onerror=alert(2)>\x1b[2J&\"'"

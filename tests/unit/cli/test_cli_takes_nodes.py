@@ -56,7 +56,7 @@ def parsed(module: str) -> ast.Module:
 def modules() -> List[str]:
     found: List[str] = []
     for folder in ("cli", "cluster", "remote", "aws"):
-        for path in sorted((PACKAGE / folder).glob("*.py")):
+        for path in sorted((PACKAGE / folder).rglob("*.py")):
             found.append(".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts))
     return found
 
@@ -184,7 +184,7 @@ def test_a_node_has_the_same_names_for_every_command(
     def no_way_in(live: object, ssh: object, targets: Sequence[NodeTarget], say: object) -> None:
         raise Unreachable(f"asked: {[target.instance_id for target in targets]}")
 
-    monkeypatch.setattr("hyperpod_kit.remote.transport_choice.open_ssh_or_ssm_connector", no_way_in)
+    monkeypatch.setattr("hyperpod_kit.remote.transports.transport_choice.open_ssh_or_ssm_connector", no_way_in)
     answers: List[Tuple[int, str, str]] = []
     for word in (f"i-{1:08x}{0:09x}", "10.0.1.1", "ip-10-0-1-1", "ip-10-0-1-1.ec2.internal", "worker-group/0"):
         argument = ("--node", word) if name == "events" else (word,)

@@ -7,7 +7,7 @@ from typing import List
 
 import pytest
 
-from hyperpod_kit.cli import output
+from hyperpod_kit.cli.terminal import output
 from tests.support.clock import FakeClock
 
 

@@ -16,10 +16,10 @@ OF_THE_EXPORTER = {"node_textfile_mtime_seconds"}
 def ours() -> set[str]:
     """Names of series in the places that write any."""
     health = (ROOT / "hyperpod_kit/node/health/metrics.py").read_text()
-    quota = (ROOT / "hyperpod_kit/storage/quota/notifiers.py").read_text()
+    quota = (ROOT / "hyperpod_kit/storage/quota/check.py").read_text()
     parts = re.findall(r'\("([a-z_]+)", \[', quota)
     assert "hyperpod_kit_quota_{name}" in quota and len(parts) == 5
-    slurm = (ROOT / "hyperpod_kit/node/slurm/guard/cycle.py").read_text()
+    slurm = (ROOT / "hyperpod_kit/node/slurm/guard/commands.py").read_text()
     return set(re.findall(r'"(hyperpod_kit_\w+)",', health + slurm)) | {f"hyperpod_kit_quota_{part}" for part in parts}
 
 

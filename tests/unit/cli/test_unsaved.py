@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import shm_slots
-from hyperpod_kit.remote.unsaved import COUNT
+from hyperpod_kit.checkpoint.agent.shm import shm_slots
+from hyperpod_kit.remote.draining.unsaved import COUNT
 
 
 @pytest.mark.parametrize("directory", ["", "hyperpod-kit/1000", "hyperpod-kit-1000", "hyperpod-kit/1000/partners"])

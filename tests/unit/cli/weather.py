@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hyperpod_rehearsal.keys import Key
+from hyperpod_rehearsal.endpoint.keys import Key
 from hyperpod_rehearsal.s3.store import StoredBuckets
 from hyperpod_rehearsal.sagemaker import server
 

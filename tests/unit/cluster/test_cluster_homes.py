@@ -14,11 +14,11 @@ from moto import mock_aws
 from hyperpod_kit.aws import request_shape
 from hyperpod_kit.aws.efs import Efs
 from hyperpod_kit.aws.policies import allow_sid, public_statement_names
-from hyperpod_kit.cluster import access_points, homes
-from hyperpod_kit.cluster.access_points import USER_TAG
-from hyperpod_kit.config.homes import Homes
+from hyperpod_kit.cluster import homes
+from hyperpod_kit.cluster.homes import USER_TAG
 from hyperpod_kit.config.load import load
-from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.config.settings.homes import Homes
+from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.errors import AwsError, ConfigError, UsageError, WaitTimeout
 from hyperpod_kit.model.node_config import User
 from hyperpod_kit.model.shares import Group
@@ -202,9 +202,7 @@ def test_requests_are_what_the_api_takes(settings: Settings) -> None:
         [ALICE, longest], [VISION]
     ):
         assert (
-            request_shape.find_request_problems(
-                "efs", "CreateAccessPoint", access_points.create_access_point_request(point)
-            )
+            request_shape.find_request_problems("efs", "CreateAccessPoint", homes.create_access_point_request(point))
             == []
         )
 
@@ -275,7 +273,7 @@ def test_access_points_of_all_pages_are_seen() -> None:
 
 
 def test_of_two_admins_at_once_both_get_the_same_access_point() -> None:
-    efs, request = Efs(REGION), access_points.create_access_point_request(WANTED)
+    efs, request = Efs(REGION), homes.create_access_point_request(WANTED)
     theirs = described(7, ClientToken=request["ClientToken"])
     with Stubber(efs._client) as stub:
         stub.add_client_error("create_access_point", "AccessPointAlreadyExists", http_status_code=409)
@@ -289,7 +287,7 @@ def test_of_two_admins_at_once_both_get_the_same_access_point() -> None:
 def test_a_new_access_point_is_waited_for_with_a_bound() -> None:
     efs, clock = Efs(REGION), FakeClock()
     observed = homes.ObservedHomes(
-        "demo", "arn:aws:iam::1:role/R", "arn:aws:efs:fs-1", access_points.plan_user_changes([WANTED], []), (), None
+        "demo", "arn:aws:iam::1:role/R", "arn:aws:efs:fs-1", homes.plan_user_changes([WANTED], []), (), None
     )
     creating = described(1, LifeCycleState="creating")
 
@@ -312,8 +310,8 @@ def test_a_new_access_point_is_waited_for_with_a_bound() -> None:
 
 
 def test_which_of_several_is_taken_is_always_the_same() -> None:
-    there = [access_points.parse_access_point(described(number)) for number in (9, 3)]
-    ours = access_points.parse_access_point(described(12, Tags=[{"Key": USER_TAG, "Value": "alice"}]))
-    dying = access_points.parse_access_point(described(1, LifeCycleState="deleting"))
-    assert access_points.plan_user_changes([WANTED], [*there, dying])[0].existing == there[1]
-    assert access_points.plan_user_changes([WANTED], [*there, ours])[0].existing == ours
+    there = [homes.parse_access_point(described(number)) for number in (9, 3)]
+    ours = homes.parse_access_point(described(12, Tags=[{"Key": USER_TAG, "Value": "alice"}]))
+    dying = homes.parse_access_point(described(1, LifeCycleState="deleting"))
+    assert homes.plan_user_changes([WANTED], [*there, dying])[0].existing == there[1]
+    assert homes.plan_user_changes([WANTED], [*there, ours])[0].existing == ours

@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hyperpod_kit.config.decode import decode_settings
-from hyperpod_kit.config.findings import Finding
-from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.config.decoding.decode import decode_settings
+from hyperpod_kit.config.settings.findings import Finding
+from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.config.validate import validate
 from hyperpod_kit.model.states import LIFECYCLE_MODES
 

@@ -14,10 +14,10 @@ from typing import Any, Callable
 import pytest
 
 from hyperpod_kit.bundle.render import render
-from hyperpod_kit.config.decode import decode_settings
+from hyperpod_kit.config.decoding.decode import decode_settings
 from hyperpod_kit.config.emit import build_create_cluster_request
-from hyperpod_kit.config.findings import ERROR, WARNING
 from hyperpod_kit.config.load import check, load
+from hyperpod_kit.config.settings.findings import ERROR, WARNING
 from hyperpod_kit.config.validate import validate
 from hyperpod_kit.model.states import LIFECYCLE_MODES
 

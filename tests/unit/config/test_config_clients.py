@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from hyperpod_kit.config.decode import decode_settings
-from hyperpod_kit.config.findings import select_errors
+from hyperpod_kit.config.decoding.decode import decode_settings
+from hyperpod_kit.config.settings.findings import select_errors
 from hyperpod_kit.config.validate import validate
 from hyperpod_kit.model.clients import Package
 

@@ -20,7 +20,7 @@ from botocore.validate import ParamValidator
 
 from hyperpod_kit.aws.request_shape import find_request_problems
 from hyperpod_kit.config.emit import build_create_cluster_request, provisioning_parameters_json_if_on_create
-from hyperpod_kit.config.findings import select_errors
+from hyperpod_kit.config.settings.findings import select_errors
 from tests.unit.config.combinations import COMBINATIONS, URI, allowed, settings_of
 
 SAME_SHAPES = ("lustre", "openzfs", "volume")

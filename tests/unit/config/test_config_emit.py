@@ -12,8 +12,8 @@ import pytest
 from hyperpod_kit.aws.request_shape import find_request_problems
 from hyperpod_kit.config.emit import build_create_cluster_request, provisioning_parameters_json_if_on_create
 from hyperpod_kit.config.load import load
-from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.config.sourced import SourcedMount
+from hyperpod_kit.config.settings.settings import Settings
+from hyperpod_kit.config.settings.sourced import SourcedMount
 from hyperpod_kit.model.cluster import InstanceGroup
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.openzfs import OpenZfsMount

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from hyperpod_kit.bundle.render import render
-from hyperpod_kit.config import access_points
-from hyperpod_kit.config.access_points import AccessPoint
 from hyperpod_kit.config.load import check, load
+from hyperpod_kit.config.settings import access_points
+from hyperpod_kit.config.settings.access_points import AccessPoint
 from hyperpod_kit.errors import BundleError, ConfigError
 from hyperpod_kit.model.homes import home_path_of_mount, private_parent_of
 from hyperpod_kit.model.mounts.efs import EfsMount

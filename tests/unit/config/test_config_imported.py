@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from hyperpod_kit.config.decode import decode_settings
+from hyperpod_kit.config.decoding.decode import decode_settings
 from hyperpod_kit.config.emit import build_create_cluster_request, provisioning_parameters_json_if_on_create
-from hyperpod_kit.config.findings import select_errors
-from hyperpod_kit.config.from_aws import first_lifecycle_scripts_uri, import_configuration
-from hyperpod_kit.config.init_answers import Answers
-from hyperpod_kit.config.starter import copy_with_answers_and_defaults
+from hyperpod_kit.config.importing.from_aws import first_lifecycle_scripts_uri, import_configuration
+from hyperpod_kit.config.settings.findings import select_errors
+from hyperpod_kit.config.starting.init_answers import Answers
+from hyperpod_kit.config.starting.starter import copy_with_answers_and_defaults
 from hyperpod_kit.config.validate import validate
 from hyperpod_kit.errors import ConfigError
 from tests.unit.config.combinations import COMBINATIONS, URI, allowed, settings_of

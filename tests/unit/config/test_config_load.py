@@ -12,9 +12,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperpod_kit.config.decode import decode_settings
-from hyperpod_kit.config.findings import Finding
+from hyperpod_kit.config.decoding.decode import decode_settings
 from hyperpod_kit.config.load import check, load
+from hyperpod_kit.config.settings.findings import Finding
 from hyperpod_kit.config.validate import validate
 from hyperpod_kit.errors import Absent, ConfigError
 from hyperpod_kit.model.mounts.efs import EfsMount

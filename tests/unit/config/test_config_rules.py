@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hyperpod_kit.aws import shapes
-from hyperpod_kit.config.decode import decode_settings
+from hyperpod_kit.config.decoding.decode import decode_settings
 from hyperpod_kit.config.validate import RULES, validate
 from tests.unit.config.rule_cases import (
     CASES,
@@ -153,8 +153,8 @@ def test_what_is_allowed(change: Change) -> None:
 
 def test_every_code_has_a_case_and_is_used_once() -> None:
     config = ROOT / "hyperpod_kit/config"
-    others = [config / name for name in ("request_rules.py", "fields.py", "step_fields.py")]
-    files = [*config.glob("rules/*.py"), *config.glob("mounts/*.py"), *others]
+    files = [*config.glob("rules/*.py"), *config.glob("mounts/*.py"), *config.glob("fields/*.py")]
+    files.append(config / "request_rules.py")
     sources = "".join(path.read_text() for path in files)
     written = re.findall(r"HPK-[A-Z]\d{3}", sources)
     assert len(written) == len(set(written))

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperpod_kit.aws import request_shape
-from hyperpod_kit.config.decode import decode_settings
-from hyperpod_kit.config.fields import FIELDS
+from hyperpod_kit.config.decoding.decode import decode_settings
+from hyperpod_kit.config.fields.fields import FIELDS
 from hyperpod_kit.config.load import check
 from hyperpod_kit.config.schema import build_schema
 from hyperpod_kit.model.mounts.kinds import KINDS

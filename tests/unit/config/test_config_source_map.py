@@ -13,11 +13,11 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hyperpod_kit.config import yaml_text
-from hyperpod_kit.config.document import LARGEST, read_document
-from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.load import check, load
-from hyperpod_kit.config.source_map import map_json_positions
+from hyperpod_kit.config.reading import yaml_text
+from hyperpod_kit.config.reading.document import LARGEST, read_document
+from hyperpod_kit.config.reading.source_map import map_json_positions
+from hyperpod_kit.config.settings.findings import Finding
 from hyperpod_kit.errors import ConfigError, HyperpodKitError, UsageError
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from tests.support.examples import examples

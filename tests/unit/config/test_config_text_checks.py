@@ -11,9 +11,9 @@ from typing import Any, Callable
 import pytest
 
 from hyperpod_kit.bundle.render import render
-from hyperpod_kit.config import credentials
-from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.load import check, load
+from hyperpod_kit.config.reading import credentials
+from hyperpod_kit.config.settings.findings import Finding
 from hyperpod_kit.errors import ConfigError
 
 EXAMPLE = Path(__file__).parents[3] / "provisioning_parameters.example.json"

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from hyperpod_kit.config.decode import decode_settings
-from hyperpod_kit.config.findings import select_errors
-from hyperpod_kit.config.legacy_scripts import classify_scripts
-from hyperpod_kit.config.starter import add_legacy_scripts_users_and_steps
+from hyperpod_kit.config.decoding.decode import decode_settings
+from hyperpod_kit.config.importing.legacy_scripts import classify_scripts
+from hyperpod_kit.config.settings.findings import select_errors
+from hyperpod_kit.config.starting.starter import add_legacy_scripts_users_and_steps
 from hyperpod_kit.config.validate import validate
 from tests.property.every_field import document
 

@@ -22,7 +22,7 @@ import torch
 
 from hyperpod_kit.data import ElasticLoader, IndexedDataset, PackedDataset, ShuffledOrder, lengths_of
 from hyperpod_kit.data.index.build import build_index
-from hyperpod_kit.data.sample_log_check import SampleLogReport, check_sample_log
+from hyperpod_kit.data.loading.sample_log_check import SampleLogReport, check_sample_log
 
 FORK = multiprocessing.get_context("fork")
 RANKS = (1, 2, 3, 4, 8)

@@ -18,7 +18,7 @@ from hyperpod_kit.data import (
     order_of,
 )
 from hyperpod_kit.data.index.build import build_index
-from hyperpod_kit.data.sample_log_check import check_sample_log
+from hyperpod_kit.data.loading.sample_log_check import check_sample_log
 from hyperpod_kit.errors import BadRecord
 
 BAD = (5, 6, 19)

@@ -15,7 +15,7 @@ import pytest
 from hyperpod_kit.cli.main import run_command_line
 from hyperpod_kit.data import ElasticLoader, IndexedDataset, PackedDataset, ShuffledOrder
 from hyperpod_kit.data.index.build import build_index
-from hyperpod_kit.data.megatron import MegatronTokens, write_documents
+from hyperpod_kit.data.tokens.megatron import MegatronTokens, write_documents
 from hyperpod_kit.errors import ChangedFile, DataError, DataUnavailable
 
 

@@ -19,17 +19,16 @@ from hyperpod_kit.data import (
     SampleIndex,
     ShuffledOrder,
     SpreadOrder,
-    block_cuts,
-    default_order,
     order_of,
 )
-from hyperpod_kit.data.block_cuts import BlockCuts
-from hyperpod_kit.data.default_order import RowGroups, choose_shuffled_order
 from hyperpod_kit.data.index.build import build_index
+from hyperpod_kit.data.loading.sample_log_check import check_sample_log
 from hyperpod_kit.data.mixing import measure_mixing
+from hyperpod_kit.data.order import block_cuts, default_order
+from hyperpod_kit.data.order.block_cuts import BlockCuts
+from hyperpod_kit.data.order.default_order import RowGroups, choose_shuffled_order
+from hyperpod_kit.data.order.spread_order import LANES
 from hyperpod_kit.data.reading import chunks, coalesced_reads, source_files
-from hyperpod_kit.data.sample_log_check import check_sample_log
-from hyperpod_kit.data.spread_order import LANES
 from hyperpod_kit.errors import CheckpointError
 from tests.support.examples import examples
 

@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from hyperpod_kit.data.even_draw import _UNIT, MIN_SHARE, EvenDraw
+from hyperpod_kit.data.order.even_draw import _UNIT, MIN_SHARE, EvenDraw
 
 BLENDS = {
     "one": lambda rng: [2.5],

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from hyperpod_kit.data.sample_log_check import check_sample_log
+from hyperpod_kit.data.loading.sample_log_check import check_sample_log
 from tests.support import warm
 from tests.unit.data.proof import PROGRAM, losses_under_kills
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperpod_kit.data import IndexedDataset, SampleIndex
-from hyperpod_kit.data.formats import digests
 from hyperpod_kit.data.index.build import build_index
+from hyperpod_kit.data.reading import digests
 from hyperpod_kit.errors import BadRecord, ChangedFile, DataError, DataUnavailable
 from tests.support.examples import examples
 

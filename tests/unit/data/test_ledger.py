@@ -7,8 +7,8 @@ import json
 import pytest
 
 from hyperpod_kit.data import ElasticLoader, SequentialOrder
-from hyperpod_kit.data.packing import WindowOrder
-from hyperpod_kit.data.sample_log_check import check_sample_log
+from hyperpod_kit.data.loading.sample_log_check import check_sample_log
+from hyperpod_kit.data.tokens.packing import WindowOrder
 from hyperpod_kit.errors import DataError
 
 

@@ -10,7 +10,7 @@ import pytest
 from torch.utils.data import DataLoader, DistributedSampler
 
 from hyperpod_kit.data import ElasticLoader
-from hyperpod_kit.data.sample_log_check import check_sample_log
+from hyperpod_kit.data.loading.sample_log_check import check_sample_log
 from hyperpod_kit.errors import DataError
 
 COUNT, BATCH = 40, 4

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hyperpod_kit.data import bijection
-from hyperpod_kit.data.order import ShuffledOrder
+from hyperpod_kit.data.numbers import bijection
+from hyperpod_kit.data.order.order import ShuffledOrder
 from tests.support.examples import examples
 
 

@@ -21,10 +21,10 @@ from hyperpod_kit.data import (
     ShuffledOrder,
     lengths_of,
 )
-from hyperpod_kit.data import lengths as lengths_module
-from hyperpod_kit.data.buckets import cumulate_weights_by_section
 from hyperpod_kit.data.index.build import build_index
-from hyperpod_kit.data.packing import packed_batch, padded
+from hyperpod_kit.data.order.buckets import cumulate_weights_by_section
+from hyperpod_kit.data.tokens import lengths as lengths_module
+from hyperpod_kit.data.tokens.packing import packed_batch, padded
 from hyperpod_kit.errors import CheckpointError, DataError
 from tests.support.examples import examples
 from tests.unit.data.killed_ranks import documents, encode, tokens, torture, windows

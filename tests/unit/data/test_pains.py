@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 
 from hyperpod_kit.data import ElasticLoader
-from hyperpod_kit.data.sample_log_check import check_sample_log
+from hyperpod_kit.data.loading.sample_log_check import check_sample_log
 from tests.support.rows import full
 from tests.unit.data.killed_ranks import corpus
 

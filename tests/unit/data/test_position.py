@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperpod_kit.data.order import ShuffledOrder
-from hyperpod_kit.data.position import Last
-from hyperpod_kit.data.sampler import ElasticBatchSampler
+from hyperpod_kit.data.loading.position import Last
+from hyperpod_kit.data.loading.sampler import ElasticBatchSampler
+from hyperpod_kit.data.order.order import ShuffledOrder
 from tests.support.examples import examples
 
 GROUPS = st.lists(st.tuples(st.integers(1, 8), st.integers(1, 7), st.integers(0, 12)), min_size=1, max_size=12)

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperpod_kit.data import ElasticLoader, IndexedDataset, ShuffledOrder
-from hyperpod_kit.data.block_group import BlockGroup
-from hyperpod_kit.data.deduplication import unique_with_counts
 from hyperpod_kit.data.index.build import build_index
+from hyperpod_kit.data.numbers.deduplication import unique_with_counts
+from hyperpod_kit.data.order.block_group import BlockGroup
 
 SAMPLES, BLOCK = 60_000, 100
 

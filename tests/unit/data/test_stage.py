@@ -27,7 +27,7 @@ from boto3.s3.transfer import TransferConfig  # noqa: E402
 
 from hyperpod_kit.cli.main import run_command_line  # noqa: E402
 from hyperpod_kit.data import IndexedDataset, SampleIndex  # noqa: E402
-from hyperpod_kit.data.bulk import directory, etag, s5cmd  # noqa: E402
+from hyperpod_kit.data.bulk import directory, s5cmd  # noqa: E402
 from hyperpod_kit.data.bulk.stage import stage  # noqa: E402
 from hyperpod_kit.data.index.build import build_index  # noqa: E402
 from hyperpod_kit.data.reading import objects  # noqa: E402
@@ -282,14 +282,14 @@ def test_an_etag_that_is_no_digest(bucket, source, tmp_path, monkeypatch):
     """As of objects under SSE-KMS: they come twice, until it is known that no ETag is one."""
     _, client, _ = bucket
     put(client, source, "run/")
-    real = etag.etag_verdict_and_md5_or_empty
+    real = s5cmd.etag_verdict_and_md5_or_empty
     asked = []
 
     def compare(stream, size, tag):
         asked.append(tag)
         return real(stream, size, tag[::-1])
 
-    monkeypatch.setattr(etag, "etag_verdict_and_md5_or_empty", compare)
+    monkeypatch.setattr(s5cmd, "etag_verdict_and_md5_or_empty", compare)
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     found = stage("s3://corpus/run", str(tmp_path / "out"))
     assert found.brought == found.by_size == 42 and len(asked) < 2 * 42
@@ -346,7 +346,7 @@ def test_s5cmd_is_held_to_a_rate(bucket, tmp_path):
 
 
 def test_sizes_of_parts():
-    assert etag.candidate_part_sizes(12 * MIB, 3)[0] == 5 * MIB and 8 * MIB in etag.candidate_part_sizes(20 * MIB, 3)
-    assert etag.candidate_part_sizes(35 * MIB, 5)[:1] == [8 * MIB], "the last part may be smaller, the others not"
-    assert 7 * MIB in etag.candidate_part_sizes(35 * MIB, 5)
-    assert etag.candidate_part_sizes(100, 1)[0] == 5 * MIB
+    assert s5cmd.candidate_part_sizes(12 * MIB, 3)[0] == 5 * MIB and 8 * MIB in s5cmd.candidate_part_sizes(20 * MIB, 3)
+    assert s5cmd.candidate_part_sizes(35 * MIB, 5)[:1] == [8 * MIB], "the last part may be smaller, the others not"
+    assert 7 * MIB in s5cmd.candidate_part_sizes(35 * MIB, 5)
+    assert s5cmd.candidate_part_sizes(100, 1)[0] == 5 * MIB

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from hyperpod_kit.data.sample_log_check import check_sample_log
+from hyperpod_kit.data.loading.sample_log_check import check_sample_log
 from hyperpod_kit.errors import CheckpointError
 from tests.support import warm
 

@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from hyperpod_kit.data.sample_log_check import check_sample_log
+from hyperpod_kit.data.loading.sample_log_check import check_sample_log
 from tests.support import warm
 from tests.support.ports import free_port
 from tests.unit.data.test_trainer import ENVIRONMENT, PROGRAM, losses

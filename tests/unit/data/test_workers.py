@@ -15,7 +15,11 @@ import torch
 
 from hyperpod_kit.data import ElasticLoader, IndexedDataset
 from hyperpod_kit.data.index.build import build_index
-from hyperpod_kit.data.workers import WorkerStart, _kill_workers_and_stop_iterator, _unregister_workers_from_sigchld
+from hyperpod_kit.data.loading.workers import (
+    WorkerStart,
+    _kill_workers_and_stop_iterator,
+    _unregister_workers_from_sigchld,
+)
 from hyperpod_kit.errors import BadRecord, DataUnavailable
 from tests.support.rows import full
 

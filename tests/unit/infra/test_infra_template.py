@@ -16,15 +16,14 @@ from cfnlint.config import ManualArgs
 from hyperpod_kit.cli.main import run_command_line
 from hyperpod_kit.config.load import load
 from hyperpod_kit.errors import UsageError
-from hyperpod_kit.infra.network import allocate_subnet_blocks
+from hyperpod_kit.infra.resources.network import allocate_subnet_blocks
 from hyperpod_kit.infra.template import (
     build_template_parts,
     cloudformation_template,
     describe_omissions,
     to_yaml_without_aliases,
 )
-from hyperpod_kit.infra.terraform import terraform_configuration
-from hyperpod_kit.infra.terraform_types import TYPES
+from hyperpod_kit.infra.terraform import TYPES, terraform_configuration
 from tests.unit.infra.cloud import make
 from tests.unit.preflight.conftest import account
 from tests.unit.preflight.world import EXAMPLE, REGION, ROLE, World

@@ -15,11 +15,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from hyperpod_kit.checkpoint.agent.wire import Wire
-from hyperpod_kit.job.fan_out import part, task
+from hyperpod_kit.checkpoint.agent.wire.wire import Wire
+from hyperpod_kit.job.fan_out import task
 
 does = os.environ["FAN_OUT_DOES"]
-give, send = part.FanOutNode.chunk_for_peer_reading_if_absent, Wire.send_all
+give, send = task.FanOutNode.chunk_for_peer_reading_if_absent, Wire.send_all
 count = 0
 
 
@@ -38,6 +38,6 @@ def sent(self: Any, data: memoryview) -> None:
     send(self, data)
 
 
-part.FanOutNode.chunk_for_peer_reading_if_absent = given  # type: ignore[assignment,method-assign]
+task.FanOutNode.chunk_for_peer_reading_if_absent = given  # type: ignore[assignment,method-assign]
 Wire.send_all = sent  # type: ignore[method-assign]
 sys.exit(task.main(sys.argv[1], sys.argv[2], os.environ))

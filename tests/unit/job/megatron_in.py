@@ -20,7 +20,7 @@ from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from hyperpod_kit.checkpoint.adapters.megatron import MegatronCheckpoints
-from hyperpod_kit.checkpoint.importing.checkpoint import import_checkpoint
+from hyperpod_kit.checkpoint.convert.import_checkpoint import import_checkpoint
 
 
 def gpt(seed: int) -> GPTModel:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Dict, List, Mapping, Optional, Sequence
 from unittest.mock import patch
 
-from hyperpod_kit.checkpoint.repository import layout
+from hyperpod_kit.checkpoint.repository.format import layout
 from hyperpod_kit.environment import HPK_ATTEMPT, HPK_CHECKPOINT_ROOT, HPK_RESUME_FROM, HPK_STATE
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint
 from hyperpod_kit.exit_codes import ExitCode

@@ -11,7 +11,7 @@ from typing import Callable, List
 
 import pytest
 
-from hyperpod_kit.job import sweep
+from hyperpod_kit.job.program import cli_look
 from hyperpod_kit.job.run.batch_host_watch import BatchHostWatch, is_drained_for_mount_unlike_most
 from hyperpod_kit.job.step import storage
 from hyperpod_kit.job.step.storage import LOOKS_INSIDE, Probe, RootWatch
@@ -115,8 +115,8 @@ def test_the_sweep_queues_it_again_and_takes_the_mark_away() -> None:
             "scontrol update": "",
         }
     )
-    found, _ = sweep.orphans(sweep.jobs(runner))
-    assert [one.job_id for one in found] == ["7"] and [problem for _, problem in sweep.sweep(runner, found)] == [""]
+    found, _ = cli_look.find_orphans(cli_look.jobs(runner))
+    assert [one.job_id for one in found] == ["7"] and [problem for _, problem in cli_look.sweep(runner, found)] == [""]
     assert runner.calls[1:] == ["scontrol requeue 7", "scontrol update jobid=7 comment=mine"]
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from hyperpod_kit.checkpoint.repository import selection
 from hyperpod_kit.errors import Absent, JobError, RunIsOwned, Unreachable, UsageError
-from hyperpod_kit.job import cli, parser
+from hyperpod_kit.job import cli
+from hyperpod_kit.job.program import parser
 from tests.unit.job.toy_trainer import commit_checkpoint
 
 MAIN = Path(cli.__file__).with_name("__main__.py")

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from hyperpod_kit.errors import RunError
-from hyperpod_kit.job import cli, cli_look, sweep
+from hyperpod_kit.job import cli
 from hyperpod_kit.job.lint import doctor, doctor_look
+from hyperpod_kit.job.program import cli_look
 from hyperpod_kit.run import Completed
 from hyperpod_kit.slurm import findings, running_config
 from hyperpod_kit.slurm.findings import SlurmFinding
@@ -373,4 +374,4 @@ def test_orphans_are_put_back_and_nobody_else(
     assert cli.main(["sweep"]) == 1, "one cannot be requeued"
     assert [call for call in runner.calls if "requeue" in call] == ["scontrol requeue 5", "scontrol requeue 7_3"]
     assert "job 6 runs without its batch host n1: it was submitted with --no-requeue" in capsys.readouterr().out
-    assert [one.job_id for one in sweep.orphans(sweep.jobs(runner))[0]] == ["5", "6", "7_3"]
+    assert [one.job_id for one in cli_look.find_orphans(cli_look.jobs(runner))[0]] == ["5", "6", "7_3"]

@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 
 from hyperpod_kit.errors import RunError
-from hyperpod_kit.job.step.doubt import FEW, PATIENCE, Doubt, make_query_of_down_nodes
+from hyperpod_kit.job.step.step_supervision import FEW, PATIENCE, Doubt, make_query_of_down_nodes
 from hyperpod_kit.run import Completed
 from tests.support.clock import FakeClock
 

@@ -15,7 +15,7 @@ import pytest
 
 from hyperpod_kit.errors import HyperpodKitError, JobError, NotInAJob, UsageError
 from hyperpod_kit.job import cli
-from hyperpod_kit.job.fan_out import command, destination, listing, part, peers
+from hyperpod_kit.job.fan_out import command, destination, listing, peers, task
 from tests.support.rows import full
 from tests.support.wait import until
 from tests.unit.job.private_slurm import PrivateSlurm, running
@@ -138,7 +138,7 @@ def test_a_source_that_changes_meanwhile_is_an_error_and_no_mixture(tmp_path: Pa
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "a").write_bytes(b"1" * 1000)
     plan = listing.plan_of(str(tmp_path / "src"), listing.listed(str(tmp_path / "src")))
-    node = part.FanOutNode(plan, destination.Destination(str(tmp_path / "dst"), plan), 0, 1, print)
+    node = task.FanOutNode(plan, destination.Destination(str(tmp_path / "dst"), plan), 0, 1, print)
     (tmp_path / "src" / "a").write_bytes(b"2" * 1000)
     with pytest.raises(JobError, match="was changed while it was copied"):
         node.copy_all_chunks([[("127.0.0.1", 1)]], b"k")

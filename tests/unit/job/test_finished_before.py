@@ -8,7 +8,7 @@ from typing import Any, Dict, List
 
 import pytest
 
-from hyperpod_kit.job.run import finished_before
+from hyperpod_kit.job.run import beginning
 from hyperpod_kit.job.status import timeline
 from tests.support.rows import full
 from tests.unit.job.conftest import Job
@@ -40,17 +40,17 @@ START: Row = {"event": "attempt", "restart": 0, "attempt": "7.0.0"}
 def test_a_run_is_one_too_many_behind_a_run_that_finished_a_warned_job(
     rows: List[Row], restart: int, found: bool
 ) -> None:
-    last = finished_before.end_of_previous_run_finished_after_warning(rows, restart)
+    last = beginning.end_of_previous_run_finished_after_warning(rows, restart)
     assert (last is not None) is found
     assert last is None or last is rows[-1]
 
 
 @pytest.mark.parametrize(
     ("queued", "by_slurm"),
-    [(1001.0, True), (1050.0, True), (999.0, True), (1000.0 + finished_before.WITHIN + 1, False), (0.0, False)],
+    [(1001.0, True), (1050.0, True), (999.0, True), (1000.0 + beginning.WITHIN + 1, False), (0.0, False)],
 )
 def test_slurm_queues_it_at_once_and_a_person_later(queued: float, by_slurm: bool) -> None:
-    assert finished_before.is_requeued_within_minute_of_end(end("done", 1), queued) is by_slurm
+    assert beginning.is_requeued_within_minute_of_end(end("done", 1), queued) is by_slurm
 
 
 def stamp(seconds_from_now: float) -> str:
@@ -86,7 +86,7 @@ def test_what_slurm_queued_once_more_ends_well_and_starts_no_rank(finished: Job)
 
 @pytest.mark.parametrize("answer", ["later", *full("", "Unknown\n"), (1, "slurm_load_jobs error")])
 def test_who_queues_a_finished_job_later_trains_on(finished: Job, answer: Any) -> None:
-    finished.runner.answers[QUEUED] = stamp(finished_before.WITHIN + 30) if answer == "later" else answer
+    finished.runner.answers[QUEUED] = stamp(beginning.WITHIN + 30) if answer == "later" else answer
     attempts = len(finished.said("attempt"))
     assert finished.run("--steps", "9", restart=2) == 0
     assert len(finished.said("attempt")) == attempts + 1 and not finished.said("finished_before")

@@ -15,7 +15,7 @@ import torch.distributed.checkpoint
 from safetensors.torch import save_file
 
 from hyperpod_kit.errors import NoValidCheckpoint
-from hyperpod_kit.job.foreign import archive, dcp, newest
+from hyperpod_kit.job.foreign import dcp, newest, proving
 from hyperpod_kit.job.foreign.candidate import Incomplete
 from hyperpod_kit.job.resume import checkpoint_choice
 
@@ -137,7 +137,7 @@ def test_every_flipped_byte_of_a_record_is_found(tmp_path: Path) -> None:
     for at in random.Random(5).sample(range(begin, begin + len(weights)), 60):
         path.write_bytes(good[:at] + bytes([good[at] ^ 16]) + good[at + 1 :])
         with pytest.raises(Incomplete, match="damaged"):
-            archive.proof_level_of_torch_file(str(path))
+            proving.proof_level_of_torch_file(str(path))
 
 
 def test_an_archive_written_without_sums_is_not_called_damaged(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_an_archive_written_without_sums_is_not_called_damaged(tmp_path: Path) -
         path = make_lightning(tmp_path, 5)
     finally:
         torch.serialization.set_crc32_options(True)
-    assert archive.proof_level_of_torch_file(str(path)) in ("complete", "crc")
+    assert proving.proof_level_of_torch_file(str(path)) in ("complete", "crc")
 
 
 def test_nothing_is_unpickled(tmp_path: Path) -> None:

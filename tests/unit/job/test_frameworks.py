@@ -13,8 +13,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint.exporting.checkpoint import export
-from hyperpod_kit.checkpoint.repository import layout
+from hyperpod_kit.checkpoint.convert.export_checkpoint import export
+from hyperpod_kit.checkpoint.repository.format import layout
 from tests.support.capabilities import require
 from tests.support.damage import flip
 from tests.unit.job import killed

@@ -24,8 +24,8 @@ from hyperpod_kit.job.step.hang import (
     furthest,
     rank_positions_for_report,
 )
-from hyperpod_kit.job.step.stall_watch import StallWatch
 from hyperpod_kit.job.step.step_report import WINDOW, RankMeter, StepReport
+from hyperpod_kit.job.step.step_supervision import StallWatch
 from hyperpod_kit.slurm.phase import Phase
 from hyperpod_kit.slurm.progress import RankState
 from tests.support.clock import FakeClock

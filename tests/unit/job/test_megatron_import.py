@@ -14,8 +14,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint.exporting.checkpoint import export
-from hyperpod_kit.checkpoint.importing.checkpoint import import_checkpoint
+from hyperpod_kit.checkpoint.convert.export_checkpoint import export
+from hyperpod_kit.checkpoint.convert.import_checkpoint import import_checkpoint
 from tests.support.capabilities import require
 from tests.support.content import contents
 from tests.unit.job import killed

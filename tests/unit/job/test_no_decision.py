@@ -11,7 +11,7 @@ from typing import Iterator
 import pytest
 
 from hyperpod_kit.checkpoint import Manager
-from hyperpod_kit.checkpoint.repository import catalog
+from hyperpod_kit.checkpoint.repository.records import catalog
 from hyperpod_kit.job import cli
 from tests.support.wait import until
 from tests.unit.job.private_slurm import REPOSITORY, PrivateSlurm, running

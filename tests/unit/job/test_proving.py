@@ -21,8 +21,8 @@ from hyperpod_kit.errors import CheckpointError, NoSuchCheckpoint
 from hyperpod_kit.job import cli
 from hyperpod_kit.job.base.report import JobReport
 from hyperpod_kit.job.foreign import dcp, newest, proven, proving
-from hyperpod_kit.job.foreign.archive import proof_level_of_file
 from hyperpod_kit.job.foreign.proven import ProvenFiles
+from hyperpod_kit.job.foreign.proving import proof_level_of_file
 from hyperpod_kit.job.resume import checkpoint_choice, proving_step, proving_watch
 from hyperpod_kit.job.resume.proving_step import ProvingStep
 from hyperpod_kit.job.step import srun_step

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository import layout
+from hyperpod_kit.checkpoint.repository.format import layout
 from hyperpod_kit.job.base.report import JobReport
 from hyperpod_kit.job.decide.outcome import Outcome
 from hyperpod_kit.job.decide.outcome_kind import OutcomeKind

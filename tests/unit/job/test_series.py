@@ -12,8 +12,8 @@ from typing import Any, Dict, Iterator, List
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import job_note, note_page
-from hyperpod_kit.checkpoint.agent.job_note import JobNote, LockedNote, TimeNote
+from hyperpod_kit.checkpoint.agent.shm import job_note, note_page
+from hyperpod_kit.checkpoint.agent.shm.job_note import JobNote, LockedNote, TimeNote
 from hyperpod_kit.job.base.report import JobReport
 from hyperpod_kit.job.run import series
 from tests.unit.job.conftest import Job
@@ -23,7 +23,7 @@ NOTE = JobNote("7", 3, 100.5, 4, 0.5, {"crash": 2})
 
 HOLD = """
 import json, sys
-from hyperpod_kit.checkpoint.agent.job_note import LockedNote, JobNote
+from hyperpod_kit.checkpoint.agent.shm.job_note import LockedNote, JobNote
 held = LockedNote(sys.argv[1], int(sys.argv[2]), sys.argv[3])
 for line in sys.stdin:
     held.put(JobNote(*json.loads(line)))

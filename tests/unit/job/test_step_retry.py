@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository import layout
+from hyperpod_kit.checkpoint.repository.format import layout
 from hyperpod_kit.errors import GaveUp
 from hyperpod_kit.job.status import timeline
 from tests.support.damage import flip

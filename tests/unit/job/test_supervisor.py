@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository import layout
+from hyperpod_kit.checkpoint.repository.format import layout
 from hyperpod_kit.checkpoint.repository.store import posix
 from hyperpod_kit.errors import GaveUp, JobError
 from hyperpod_kit.job.base import exits

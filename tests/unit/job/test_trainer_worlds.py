@@ -14,8 +14,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint.exporting.checkpoint import export
-from hyperpod_kit.checkpoint.repository import catalog
+from hyperpod_kit.checkpoint.convert.export_checkpoint import export
+from hyperpod_kit.checkpoint.repository.records import catalog
 from tests.support.capabilities import require
 from tests.support.damage import flip
 from tests.unit.job import killed

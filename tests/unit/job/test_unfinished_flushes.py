@@ -10,8 +10,8 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository import flush_note
-from hyperpod_kit.checkpoint.repository.flush_note import FlushNote
+from hyperpod_kit.checkpoint.repository.records import flush_note
+from hyperpod_kit.checkpoint.repository.records.flush_note import FlushNote
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.job.resume.checkpoint_choice import NONE, Choice
 from hyperpod_kit.job.resume.unfinished_flushes import (
@@ -150,8 +150,9 @@ def _never(_: float) -> None:
 
 def test_a_flush_leaves_a_note_while_it_writes_and_none_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A real one, held at its first write until somebody has seen its note."""
-    from hyperpod_kit.checkpoint.agent import flush, persist
-    from hyperpod_kit.checkpoint.agent.flush_progress import Sign
+    from hyperpod_kit.checkpoint.agent.flush import flush
+    from hyperpod_kit.checkpoint.agent.flush.flush_progress import Sign
+    from hyperpod_kit.checkpoint.agent.persist import persist
     from tests.faults.capturer import capture
 
     shm, root = tmp_path / "shm", tmp_path / "root"

@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint.repository import layout
+from hyperpod_kit.checkpoint.repository.format import layout
 from hyperpod_kit.job import cli
 from hyperpod_kit.job.base.report import PREFIX
 from tests.support.wait import until

@@ -16,7 +16,7 @@ import sys
 import threading
 from pathlib import Path
 
-from hyperpod_kit.checkpoint.repository import layout
+from hyperpod_kit.checkpoint.repository.format import layout
 
 PORTS = 20
 """Of a test's rendezvous, from FIRST_PORT on: each start of the ranks has the next of them."""

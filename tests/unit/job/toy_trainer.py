@@ -20,8 +20,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from hyperpod_kit.checkpoint.repository import commit, digest, identity, layout, selection, verify
-from hyperpod_kit.checkpoint.repository.manifest import FileRecord, Manifest, now
+from hyperpod_kit.checkpoint.repository import commit, selection
+from hyperpod_kit.checkpoint.repository.format import digest, layout
+from hyperpod_kit.checkpoint.repository.format.manifest import FileRecord, Manifest, now
+from hyperpod_kit.checkpoint.repository.read import verify
+from hyperpod_kit.checkpoint.repository.records import identity
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint
 from hyperpod_kit.slurm import verdict

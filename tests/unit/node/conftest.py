@@ -13,8 +13,8 @@ import pytest
 
 from hyperpod_kit.bundle.render import Bundle, render, replace_bundle_directory
 from hyperpod_kit.config import load
-from hyperpod_kit.config.sourced import SourcedMount
-from hyperpod_kit.node import packet_rules
+from hyperpod_kit.config.settings.sourced import SourcedMount
+from hyperpod_kit.node.packets import packet_rules
 from hyperpod_kit.system import fullness
 from tests.support import serving_fuse, silent_fuse
 from tests.support.installed_bundle import install

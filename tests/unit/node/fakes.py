@@ -7,10 +7,10 @@ from typing import List, Sequence
 
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.node_config import HealthPolicy, NodeConfig, User
-from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.facts import NodeFacts
 from hyperpod_kit.node.health.check_cycle import CheckCycle, check_mounts_and_start_repairs
-from hyperpod_kit.node.paths import NodePaths
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.facts import NodeFacts
+from hyperpod_kit.node.machine.paths import NodePaths
 from tests.support.clock import FakeClock
 from tests.support.runner import RecordingRunner
 

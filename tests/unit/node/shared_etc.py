@@ -13,7 +13,7 @@ from pathlib import Path
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.shares import group_from_dict
-from hyperpod_kit.node import groups, shares
+from hyperpod_kit.node.setup import groups, shares
 from hyperpod_kit.run import LocalRunner
 from tests.unit.node.fakes import FakeNode
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import failure_note
+from hyperpod_kit.checkpoint.agent.shm import failure_note
 from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
@@ -302,7 +302,7 @@ def test_a_job_that_runs_here_gets_into_the_metrics_until_it_is_gone(make_node: 
     shm, text = fake.root / "dev/shm", fake.root / TEXTFILE
     shm.mkdir(parents=True)
     words = (
-        "import sys; from hyperpod_kit.checkpoint.agent.job_note import LockedNote, JobNote\n"
+        "import sys; from hyperpod_kit.checkpoint.agent.shm.job_note import LockedNote, JobNote\n"
         "both = [LockedNote(sys.argv[1], int(sys.argv[2]), number) for number in '78']\n"
         "[one.put(JobNote('7', 2, None, 3, 0.5, {'crash': 1})) for one in both]\n"
         "print('held', flush=True); sys.stdin.read()\n"

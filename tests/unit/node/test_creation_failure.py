@@ -116,8 +116,8 @@ def waits_for(pid: int, program: str) -> bool:
 
 def test_a_second_apply_says_who_is_at_work(make_node: Any) -> None:
     from hyperpod_kit.errors import NodeError
-    from hyperpod_kit.node.apply import apply
-    from hyperpod_kit.node.locks import hold_lock
+    from hyperpod_kit.node.commands.apply import apply
+    from hyperpod_kit.node.machine.locks import hold_lock
 
     fake = make_node([])
     with hold_lock(fake.node, "apply", seconds=0) as mine, pytest.raises(

@@ -17,7 +17,7 @@ from hyperpod_kit.cli.main import cli
 from hyperpod_kit.config.load import load
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
-from hyperpod_kit.node.facts import facts_from_resource_config
+from hyperpod_kit.node.machine.facts import facts_from_resource_config
 from hyperpod_kit.system.mountinfo import find_mount_at
 
 CHECKOUT = Path(__file__).parents[3]

@@ -19,7 +19,9 @@ from hyperpod_kit.node.devices import commands
 from hyperpod_kit.node.devices import record as device_record
 from hyperpod_kit.node.devices.collect import DCGMI, FI_INFO, SMI, observe_devices
 from hyperpod_kit.node.devices.cycle import METRICS, check_devices_record_and_update_slurm
-from hyperpod_kit.node.devices.desired_state import (
+from hyperpod_kit.node.devices.findings import Cure, DeviceFinding, judge
+from hyperpod_kit.node.devices.gate import WITHIN, refusal_for_device_faults_recording_it
+from hyperpod_kit.node.devices.slurm_state import (
     ACTION_REBOOT,
     ACTION_REPLACE,
     CLEAR,
@@ -29,10 +31,8 @@ from hyperpod_kit.node.devices.desired_state import (
     decide_update,
     desired_reason_or_none_to_leave,
 )
-from hyperpod_kit.node.devices.findings import Cure, DeviceFinding, judge
-from hyperpod_kit.node.devices.gate import WITHIN, refusal_for_device_faults_recording_it
-from hyperpod_kit.node.devices.run_tool import LARGEST, run_tool
-from hyperpod_kit.node.locks import hold_lock
+from hyperpod_kit.node.machine.locks import hold_lock
+from hyperpod_kit.node.machine.run_tool import LARGEST, run_tool
 from tests.support.wait import Deadline
 
 CASES: List[Dict[str, Any]] = json.loads(Path(__file__).with_name("device_cases.json").read_text())

@@ -10,9 +10,9 @@ import pytest
 
 from hyperpod_kit.errors import NodeError, UnknownRole
 from hyperpod_kit.model.node_config import NodeConfig
-from hyperpod_kit.node.facts import facts_from_resource_config, gather, is_local_address
-from hyperpod_kit.node.paths import NodePaths
-from hyperpod_kit.node.resource_config import role_by_parameters
+from hyperpod_kit.node.machine.facts import facts_from_resource_config, gather, is_local_address
+from hyperpod_kit.node.machine.paths import NodePaths
+from hyperpod_kit.node.machine.resource_config import role_by_parameters
 
 ROLES = {"controller-machine": "controller", "worker-group": "compute"}
 CONFIG = NodeConfig("demo", "on_create", ROLES)

@@ -9,11 +9,12 @@ from typing import Any, Iterator
 import pytest
 
 from hyperpod_kit.model.mounts.efs import EfsMount
-from hyperpod_kit.node import cli, mount_commands
-from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import write_if_different, write_volatile
+from hyperpod_kit.node import cli
+from hyperpod_kit.node.commands import mount_commands
 from hyperpod_kit.node.health.check_cycle import CheckCycle, check_mounts_and_start_repairs
 from hyperpod_kit.node.health.repair import repair_if_needed_and_save_outcome
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.files import write_if_different, write_volatile
 from tests.support.capabilities import require
 
 EFS = EfsMount("home", "/efs/trainer", "fs-0123456789abcdef0", "fsap-0123456789abcdef0")

@@ -22,15 +22,20 @@ def test_a_check_imports_nothing_that_it_does_not_need() -> None:
     node = "hyperpod_kit.node"
     dear = {"argparse", "socket", "subprocess", "shutil", "configparser", "calendar", "datetime", "threading"}
     dear |= {"hashlib", "tempfile", "random", "urllib", "logging", f"{node}.slurm.drain"}
-    assert not dear & imported(f"{node}.cli, {node}.mount_commands, {node}.health.check_cycle")
+    assert not dear & imported(f"{node}.cli, {node}.commands.mount_commands, {node}.health.check_cycle")
 
 
 def test_a_look_for_what_jobs_left_loads_nothing_that_saves_it() -> None:
-    loaded = imported("hyperpod_kit.node.cli, hyperpod_kit.node.mount_commands, hyperpod_kit.node.memory.cleanup")
-    assert not {"argparse", "hashlib", "concurrent.futures", "hyperpod_kit.checkpoint.agent.flush"} & loaded
+    loaded = imported(
+        "hyperpod_kit.node.cli, hyperpod_kit.node.commands.mount_commands, hyperpod_kit.node.memory.cleanup"
+    )
+    assert not {"argparse", "hashlib", "concurrent.futures", "hyperpod_kit.checkpoint.agent.flush.flush"} & loaded
 
 
 def test_the_program_that_touches_mounts_imports_only_what_is_compiled_in() -> None:
-    assert not {"re", "typing", "enum", "dataclasses", "json", "contextlib"} & imported(
-        "hyperpod_kit.node.observe.prober, hyperpod_kit.node.ruleset, hyperpod_kit.checkpoint.agent.shm_paths"
+    modules = (
+        "hyperpod_kit.node.observe.prober",
+        "hyperpod_kit.node.packets.ruleset",
+        "hyperpod_kit.checkpoint.agent.shm.shm_paths",
     )
+    assert not {"re", "typing", "enum", "dataclasses", "json", "contextlib"} & imported(", ".join(modules))

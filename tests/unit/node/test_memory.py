@@ -12,9 +12,11 @@ from typing import Any, Dict, Iterator, List
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import flush, flush_users, shm_paths, shm_slots
-from hyperpod_kit.checkpoint.repository import identity, selection
-from hyperpod_kit.node import mount_commands
+from hyperpod_kit.checkpoint.agent.flush import flush, flush_users
+from hyperpod_kit.checkpoint.agent.shm import shm_paths, shm_slots
+from hyperpod_kit.checkpoint.repository import selection
+from hyperpod_kit.checkpoint.repository.records import identity
+from hyperpod_kit.node.commands import mount_commands
 from hyperpod_kit.node.memory.cleanup import save_and_free_ended_jobs_memory
 from hyperpod_kit.node.memory.orphaned_snapshots import (
     MOST_JOBS,

@@ -14,11 +14,11 @@ from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.model.states import MountState
-from hyperpod_kit.node.fuse_conf import enable_user_allow_other
 from hyperpod_kit.node.mounts.ensure import clear_path_for_mount_daemon, detach_dead_mount, ensure_mounted
 from hyperpod_kit.node.mounts.kinds.mountpoint_s3 import parse_mount_s3_command
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
 from hyperpod_kit.node.observe.check import check_mount, observe_mounts
+from hyperpod_kit.node.setup.fuse_conf import enable_user_allow_other
 from hyperpod_kit.system.mountinfo import find_mount_at, parse_mountinfo
 
 FS, AP = "fs-0123456789abcdef0", "fsap-0123456789abcdef0"

@@ -19,7 +19,7 @@ from hyperpod_kit.model.units import carrier_unit
 from hyperpod_kit.node.mounts.bring_up import start_unit_protect_and_copy_homes
 from hyperpod_kit.node.mounts.ensure import ensure_mounted
 from hyperpod_kit.node.mounts.kinds.registry import KINDS, kind_of
-from hyperpod_kit.node.wait_for_dns import mount_host_names
+from hyperpod_kit.node.setup.wait_for_dns import mount_host_names
 from hyperpod_rehearsal.standins.mountpoint_s3.options import parse_options
 
 FS, AP = "fs-0123456789abcdef0", "fsap-0123456789abcdef0"

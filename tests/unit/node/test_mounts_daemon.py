@@ -13,7 +13,7 @@ from hyperpod_kit.errors import MountFailed
 from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.model.mounts.nvme import NvmeMount
-from hyperpod_kit.node.mount_commands import ACTIONS
+from hyperpod_kit.node.commands.mount_commands import ACTIONS
 from hyperpod_kit.node.mounts.bring_up import start_unit_protect_and_copy_homes
 from hyperpod_kit.node.mounts.ensure import ensure_mounted
 from hyperpod_kit.node.observe.check import check_mount

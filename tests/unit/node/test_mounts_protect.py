@@ -12,8 +12,8 @@ from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.model.mounts.nvme import NvmeMount
-from hyperpod_kit.node.health import publish
-from hyperpod_kit.node.mount_commands import check_mounts_or_run_action_command
+from hyperpod_kit.node.commands.mount_commands import check_mounts_or_run_action_command
+from hyperpod_kit.node.health import check_cycle
 from hyperpod_kit.node.mounts import bring_up, protect
 from hyperpod_kit.node.mounts.mount_record import record_current_mount_as_kits
 from hyperpod_kit.node.warnings import warning_lines_about_node
@@ -54,7 +54,7 @@ def test_flags_that_cannot_be_set_are_said_at_every_look(make_node: Any) -> None
     assert not protect.try_set_protective_flags(fake.node, LUSTRE)
     [said] = warning_lines_about_node(fake.node)
     assert "/fsx (lustre from 10.0.0.1@tcp:/abcdefgh) is mounted without nodev" in said and "node apply" in said
-    line = publish.make_mounts_report(fake.node, {}, 0.0, warning_lines_about_node(fake.node))
+    line = check_cycle.make_mounts_report(fake.node, {}, 0.0, warning_lines_about_node(fake.node))
     assert line["warnings"] == [said]
 
 
@@ -136,7 +136,7 @@ def test_the_report_has_the_warnings(
 
     fake = make_node([])
     fake.mounted("/theirs", "nfs4", "server:/x", flags="rw")
-    monkeypatch.setattr("hyperpod_kit.node.mount_commands.open_node", lambda: fake.node)
+    monkeypatch.setattr("hyperpod_kit.node.commands.mount_commands.open_node", lambda: fake.node)
     assert check_mounts_or_run_action_command(argparse.Namespace(names=[], json=True)) == 0
     assert json.loads(capsys.readouterr().out)["warnings"] == warning_lines_about_node(fake.node)
     assert check_mounts_or_run_action_command(argparse.Namespace(names=[], json=False)) == 0

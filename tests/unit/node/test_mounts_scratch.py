@@ -127,13 +127,13 @@ REAL = textwrap.dedent("""
     import os, subprocess, sys
     from hyperpod_kit.model.mounts.nvme import NvmeMount
     from hyperpod_kit.model.node_config import NodeConfig
-    from hyperpod_kit.node.context import Node
-    from hyperpod_kit.node.facts import NodeFacts
+    from hyperpod_kit.node.machine.context import Node
+    from hyperpod_kit.node.machine.facts import NodeFacts
     from hyperpod_kit.node.observe.check import check_mount
     from hyperpod_kit.node.mounts.ensure import ensure_mounted
     from hyperpod_kit.node.mounts.kinds import instance_store
-    from hyperpod_kit.node.paths import NodePaths
-    from hyperpod_kit.node.timing import Clock
+    from hyperpod_kit.node.machine.paths import NodePaths
+    from hyperpod_kit.node.machine.timing import Clock
     from hyperpod_kit.run import LocalRunner
 
     class Runner(LocalRunner):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_kit.bundle.templates import make_jinja_environment, render_template
+from hyperpod_kit.bundle.render import make_jinja_environment, render_template
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.mounts.kinds import KINDS

@@ -15,8 +15,9 @@ from hyperpod_kit.model.mounts.nvme import NvmeMount
 from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
 from hyperpod_kit.model.mounts.s3files import S3FilesMount
 from hyperpod_kit.model.node_config import User
-from hyperpod_kit.node import efs_ports, homes, packet_rules
-from hyperpod_kit.node.packet_rules import ExpectedRules
+from hyperpod_kit.node.packets import packet_rules
+from hyperpod_kit.node.packets.packet_rules import ExpectedRules
+from hyperpod_kit.node.setup import homes
 
 HOME = EfsMount(
     "home-alice", "/home/.homes/alice/home", "fs-0123456789abcdef0", "fsap-0123456789abcdef0", iam=True, owner="alice"
@@ -92,7 +93,7 @@ def test_half_of_the_rules_are_none(fake: Any, broken: Any) -> None:
 
 def test_rules_for_other_ports_or_other_users_are_not_enough(fake: Any) -> None:
     have(fake, packet_rules.NFT)
-    for other in (ExpectedRules(True, True, None, (20049, 20449)), ExpectedRules(True, True, (0,), efs_ports.PORTS)):
+    for other in (ExpectedRules(True, True, None, (20049, 20449)), ExpectedRules(True, True, (0,), packet_rules.PORTS)):
         fake.runner.on("nft --numeric list", out=listed(other))
         assert not packet_rules.are_rules_in_force(fake.node)
 
@@ -164,7 +165,7 @@ def test_the_ports_are_efs_utils_own(fake: Any, text: str, found: Any) -> None:
     conf: Path = fake.root / CONF
     conf.parent.mkdir(parents=True)
     conf.write_text(text)
-    assert efs_ports.proxy_port_range(fake.node) == found
+    assert packet_rules.proxy_port_range(fake.node) == found
 
 
 @pytest.mark.parametrize(
@@ -179,8 +180,10 @@ def test_the_ports_are_efs_utils_own(fake: Any, text: str, found: Any) -> None:
     ],
 )
 def test_reserved_ports_of_others_stay(fake: Any, before: str, after: str) -> None:
-    path = Path(fake.node.paths.under_root(efs_ports.RESERVED))
+    path = Path(fake.node.paths.under_root(packet_rules.RESERVED))
     path.parent.mkdir(parents=True)
     path.write_text(before)
-    assert efs_ports.try_newly_reserve_ports_in_kernel(fake.node, *efs_ports.PORTS) == (before != after)
-    assert path.read_text() == after and not efs_ports.try_newly_reserve_ports_in_kernel(fake.node, *efs_ports.PORTS)
+    assert packet_rules.try_newly_reserve_ports_in_kernel(fake.node, *packet_rules.PORTS) == (before != after)
+    assert path.read_text() == after and not packet_rules.try_newly_reserve_ports_in_kernel(
+        fake.node, *packet_rules.PORTS
+    )

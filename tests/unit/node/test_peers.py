@@ -9,8 +9,7 @@ from typing import Iterator
 import pytest
 
 from hyperpod_kit.errors import RunError
-from hyperpod_kit.node.peers.over_slurm import SlurmRoute, SlurmTransport
-from hyperpod_kit.node.peers.query import PeerQuery, query_peers
+from hyperpod_kit.node.peers.query import PeerQuery, SlurmRoute, SlurmTransport, query_peers
 from hyperpod_kit.run import LocalRunner
 from tests.unit.job.private_slurm import PrivateSlurm, running
 

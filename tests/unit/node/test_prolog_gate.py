@@ -10,7 +10,7 @@ from typing import Any
 from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
-from hyperpod_kit.node.prolog_gate import SECONDS, refusal_text, repair_or_record_failing_mounts
+from hyperpod_kit.node.commands.prolog_gate import SECONDS, refusal_text, repair_or_record_failing_mounts
 
 EFS = EfsMount("home", "/efs/trainer", "fs-0123456789abcdef0", "fsap-0123456789abcdef0")
 LUSTRE = LustreMount("fsx", "/fsx", "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com", "abcdefgh")

@@ -8,11 +8,10 @@ from typing import Any
 
 from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.mounts.lustre import LustreMount
-from hyperpod_kit.node.health.check_cycle import check_mounts_and_start_repairs
-from hyperpod_kit.node.health.publish import EVERY
+from hyperpod_kit.node.health.check_cycle import EVERY, check_mounts_and_start_repairs
+from hyperpod_kit.remote.reports.validate_mounts import judge_report
 from hyperpod_kit.remote.target import NodeTarget
-from hyperpod_kit.remote.transport import NodeResponse
-from hyperpod_kit.remote.validate_mounts import judge_report
+from hyperpod_kit.remote.transports.transport import NodeResponse
 
 EFS = EfsMount("home", "/efs/trainer", "fs-0123456789abcdef0", "fsap-0123456789abcdef0", required=False)
 LUSTRE = LustreMount("fsx", "/fsx", "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com", "abcdefgh")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from hyperpod_kit.node.file_audit.identity import ProcessTable
+from hyperpod_kit.node.file_audit.supervisor import ProcessTable
 
 
 def process(proc: Path, state: str, environment: bytes, uid: int = 2001) -> None:

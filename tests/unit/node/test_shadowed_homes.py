@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
-from hyperpod_kit.node.mounts.shadowed_homes import (
+from hyperpod_kit.node.mounts.bring_up import (
     copy_homes_missing_on_mount,
     homes_missing_on_mount,
     local_account_homes_in,
@@ -46,11 +46,11 @@ REAL = textwrap.dedent("""
     import os, subprocess, sys
     from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
     from hyperpod_kit.model.node_config import NodeConfig
-    from hyperpod_kit.node.context import Node
-    from hyperpod_kit.node.facts import NodeFacts
-    from hyperpod_kit.node.mounts.shadowed_homes import copy_homes_missing_on_mount
-    from hyperpod_kit.node.paths import NodePaths
-    from hyperpod_kit.node.timing import Clock
+    from hyperpod_kit.node.machine.context import Node
+    from hyperpod_kit.node.machine.facts import NodeFacts
+    from hyperpod_kit.node.mounts.bring_up import copy_homes_missing_on_mount
+    from hyperpod_kit.node.machine.paths import NodePaths
+    from hyperpod_kit.node.machine.timing import Clock
     from hyperpod_kit.run import LocalRunner
 
     base = sys.argv[1]  # on the root file system, as /home is on a node

@@ -16,7 +16,7 @@ import pytest
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.node_config import NodeConfig
 from hyperpod_kit.model.shares import Group
-from hyperpod_kit.node import shares
+from hyperpod_kit.node.setup import shares
 from tests.support.capabilities import require
 
 CHECKOUT = Path(__file__).parents[3]

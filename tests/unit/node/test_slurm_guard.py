@@ -11,12 +11,12 @@ from typing import Any, Dict, List, Optional
 import pytest
 
 from hyperpod_kit.errors import RunError
-from hyperpod_kit.node.files import read_json, write_json
-from hyperpod_kit.node.health.publish import make_mounts_report
-from hyperpod_kit.node.locks import hold_lock
+from hyperpod_kit.node.health.check_cycle import make_mounts_report
+from hyperpod_kit.node.machine.files import read_json, write_json
+from hyperpod_kit.node.machine.locks import hold_lock
 from hyperpod_kit.node.slurm import hooks, plugin
 from hyperpod_kit.node.slurm.drain import SlurmNodeStatus
-from hyperpod_kit.node.slurm.guard import cycle, mend, report, restore
+from hyperpod_kit.node.slurm.guard import commands, mend, report
 from hyperpod_kit.node.slurm.guard.collect import ControllerFacts, PlaneFacts
 from hyperpod_kit.node.slurm.guard.judge import judge
 from hyperpod_kit.run import Completed
@@ -126,31 +126,29 @@ def test_what_is_wrong(case: str) -> None:
 
 
 def test_our_lines_are_put_back_as_a_whole() -> None:
-    planned = restore.plan_restoration(facts(THEIRS, plugins=""))
+    planned = mend.plan_restoration(facts(THEIRS, plugins=""))
     assert planned.files == {CONF: WANTED, PLUGINS: "p"} and planned.reconfigure and not planned.refusal
-    assert not restore.plan_restoration(facts()).has_anything_to_restore
+    assert not mend.plan_restoration(facts()).has_anything_to_restore
     # They are there, and slurmctld goes by an older file.
-    assert restore.plan_restoration(facts(requeueexithold="")) == restore.Restoration({}, True)
+    assert mend.plan_restoration(facts(requeueexithold="")) == mend.Restoration({}, True)
 
 
 def test_the_state_is_never_moved() -> None:
     """slurmctld has taken a file without our block: it works on its own disk now, and goes on there."""
     own = "/var/spool/slurmctld"
-    planned = restore.plan_restoration(facts(THEIRS, statesavelocation=own, prolog=""))
+    planned = mend.plan_restoration(facts(THEIRS, statesavelocation=own, prolog=""))
     assert hooks.parse_slurm_conf_settings(planned.files[CONF])["statesavelocation"] == own
     assert hooks.parse_slurm_conf_settings(planned.files[CONF])["prolog"] == RUNNING["prolog"]
     # Nothing more can be done by the guard, and it does not try.
     again = facts(planned.files[CONF], statesavelocation=own)
-    assert not restore.plan_restoration(again).has_anything_to_restore
+    assert not mend.plan_restoration(again).has_anything_to_restore
     # What leads to the shared state is the shared state.
-    assert restore.plan_restoration(replace(facts(THEIRS, statesavelocation=own), leads_to=SHARED)).files == {
-        CONF: WANTED
-    }
+    assert mend.plan_restoration(replace(facts(THEIRS, statesavelocation=own), leads_to=SHARED)).files == {CONF: WANTED}
 
 
 @pytest.mark.parametrize("location", ["/elsewhere", ""])
 def test_where_the_file_would_move_the_state_nothing_is_put_back(location: str) -> None:
-    planned = restore.plan_restoration(facts(THEIRS, statesavelocation=location, prolog=""))
+    planned = mend.plan_restoration(facts(THEIRS, statesavelocation=location, prolog=""))
     assert not planned.has_anything_to_restore and planned.refusal
 
 
@@ -160,16 +158,16 @@ def test_what_needs_a_restart_stays_as_it_is() -> None:
         facts(THEIRS, accountingstoragetype="accounting_storage/none"),
         expected_texts={CONF: hooks.with_kit_block(THEIRS, accounting), PLUGINS: "p"},
     )
-    assert restore.plan_restoration(asked).files[CONF] == WANTED
+    assert mend.plan_restoration(asked).files[CONF] == WANTED
     there = replace(asked, texts={CONF: hooks.with_kit_block(THEIRS, accounting), PLUGINS: "p"})
-    assert not restore.plan_restoration(there).has_anything_to_restore, (
+    assert not mend.plan_restoration(there).has_anything_to_restore, (
         "the lines are there, and a reconfigure does not help"
     )
 
 
 def test_who_stands_by_puts_nothing_back() -> None:
-    assert not restore.plan_restoration(replace(facts(THEIRS), acting="head-1")).has_anything_to_restore
-    assert not restore.plan_restoration(replace(facts(THEIRS), config=None)).has_anything_to_restore, (
+    assert not mend.plan_restoration(replace(facts(THEIRS), acting="head-1")).has_anything_to_restore
+    assert not mend.plan_restoration(replace(facts(THEIRS), config=None)).has_anything_to_restore, (
         "slurmctld does not answer"
     )
 
@@ -341,37 +339,37 @@ def worker(fake: Any, monkeypatch: pytest.MonkeyPatch, *, shown: str) -> Any:
 
 def test_a_round_leaves_a_record_and_metrics_and_says_what_changed(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     node = worker(fake, monkeypatch, shown="IDLE Version=22.05.8 Port=1")
-    done = cycle.check_and_mend_slurm(node)
+    done = commands.check_and_mend_slurm(node)
     assert done is not None and done.record.findings == () and done.messages == (), done
     assert report.recorded_findings_or_guard_silent(node) == []
     sick = worker(fake, monkeypatch, shown="DOWN* Version=24.11.5 Port=1")
-    done = cycle.check_and_mend_slurm(sick)
+    done = commands.check_and_mend_slurm(sick)
     assert done is not None and [one.code for one in done.record.findings] == ["two-slurms", "node-down"]
     assert [words.split(":")[0] for words in done.messages] == ["two-slurms", "node-down"]
     assert read_guard_record(node.paths.slurm_guard_record) == done.record and report.recorded_findings_or_guard_silent(
         node
     ) == list(done.record.findings)
-    again = cycle.check_and_mend_slurm(sick)
+    again = commands.check_and_mend_slurm(sick)
     assert again is not None and again.messages == ()
-    text = (fake.root / f"var/lib/node_exporter/textfile_collector/{cycle.METRICS}").read_text()
+    text = (fake.root / f"var/lib/node_exporter/textfile_collector/{commands.METRICS}").read_text()
     assert (
         "hyperpod_kit_slurm_faults 2\n" in text
         and 'hyperpod_kit_slurm_finding{code="node-down",fault="true"} 1' in text
     )
     told = make_mounts_report(node, {}, fake.clock.wall(), slurm=report.recorded_findings_or_guard_silent(node))
     assert [one["code"] for one in told["slurm"]] == ["two-slurms", "node-down"]
-    over = cycle.check_and_mend_slurm(worker(fake, monkeypatch, shown="IDLE Version=22.05.8 Port=1"))
+    over = commands.check_and_mend_slurm(worker(fake, monkeypatch, shown="IDLE Version=22.05.8 Port=1"))
     assert over is not None and over.messages == ("two-slurms: over", "node-down: over")
 
 
 def test_what_apply_is_at_work_on_is_not_judged(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     node = worker(fake, monkeypatch, shown="DOWN* Port=1")
     with hold_lock(node, "apply", seconds=0):
-        done = cycle.check_and_mend_slurm(node)
+        done = commands.check_and_mend_slurm(node)
     assert done is not None and done.record.findings == ()
     assert not [call for call in fake.runner.calls if call.startswith("scontrol")]
-    with hold_lock(node, cycle.LOCK, seconds=0):
-        assert cycle.check_and_mend_slurm(node) is None
+    with hold_lock(node, commands.LOCK, seconds=0):
+        assert commands.check_and_mend_slurm(node) is None
 
 
 @pytest.mark.parametrize("status", [{"ok": False, "bundle_id": "b1"}, {"ok": True, "bundle_id": "b0"}])
@@ -384,7 +382,7 @@ def test_a_bundle_that_was_not_applied_is_looked_at_and_not_mended(
     headers.mkdir(parents=True, exist_ok=True)
     (headers / "spank.h").write_text("")
     write_json(node.paths.apply_status, status)
-    done = cycle.check_and_mend_slurm(node)
+    done = commands.check_and_mend_slurm(node)
     assert done is not None and [one.code for one in done.record.findings] == ["plugin-not-loaded"]
     assert not [call for call in fake.runner.calls if call.startswith("cc -shared")]
 
@@ -394,7 +392,7 @@ def test_a_plugin_that_cannot_be_built_here_is_told_and_not_tried(fake: Any, mon
     fake.runner.answers["setpriv"] = Completed((), 0, "", "sbatch: error: spank: /a/auto_resume.so: Dlopen failed\n")
     for include in plugin.INCLUDES:
         shutil.rmtree(node.paths.under_root(f"{include}/slurm"), ignore_errors=True)
-    done = cycle.check_and_mend_slurm(node)
+    done = commands.check_and_mend_slurm(node)
     assert done is not None
     assert [(one.code, one.fault) for one in done.record.findings] == [("plugin-not-buildable", False)]
     assert "slurm/spank.h is in none of" in done.record.findings[0].detail
@@ -403,7 +401,7 @@ def test_a_plugin_that_cannot_be_built_here_is_told_and_not_tried(fake: Any, mon
     there = Path(node.paths.spank_plugin)
     there.parent.mkdir(parents=True, exist_ok=True)
     there.write_bytes(b"ELF")
-    done = cycle.check_and_mend_slurm(node)
+    done = commands.check_and_mend_slurm(node)
     assert done is not None
     assert [(one.code, one.fault) for one in done.record.findings] == [("plugin-not-loaded", True)]
     assert "slurm/spank.h is in none of" in done.record.findings[0].detail

@@ -14,9 +14,9 @@ from typing import Any, Iterator, List
 
 import pytest
 
-from hyperpod_kit.node.files import write_json
+from hyperpod_kit.node.machine.files import write_json
 from hyperpod_kit.node.slurm import controller, hooks
-from hyperpod_kit.node.slurm.guard import cycle
+from hyperpod_kit.node.slurm.guard import commands
 from tests.support.slurm_commands import PrivateSlurmPaths, SlurmCommands
 from tests.support.wait import until
 from tests.unit.job import private_slurm
@@ -91,7 +91,7 @@ def fake(slurm: private_slurm.PrivateSlurm, make_node: Any, monkeypatch: pytest.
 
 
 def codes(node: Any) -> List[str]:
-    done = cycle.check_and_mend_slurm(node)
+    done = commands.check_and_mend_slurm(node)
     assert done is not None
     return [finding.code for finding in done.record.findings]
 

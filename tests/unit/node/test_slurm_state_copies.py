@@ -17,7 +17,7 @@ import pytest
 
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.mounts.lustre import LustreMount
-from hyperpod_kit.node.slurm import controller, fence, hooks, lease, state
+from hyperpod_kit.node.slurm import controller, hooks, lease, state
 from hyperpod_kit.node.slurm.saved_state import (
     RunningSlurmctld,
     SavedState,
@@ -469,11 +469,11 @@ def test_a_shared_state_that_another_machine_may_work_on_is_not_put_aside(fake: 
 
     fake.clock.sleep = sleep
     with pytest.raises(NodeError, match=r"ip-10-1-0-9 \(i-0other\) has Slurm's state"):
-        fence.claim_lease_or_require_others_down(fake.node, where)
+        controller.claim_lease_or_require_others_down(fake.node, where)
     fake.clock.sleep = slept
-    fence.claim_lease_or_require_others_down(fake.node, where)  # it has ceased to renew
+    controller.claim_lease_or_require_others_down(fake.node, where)  # it has ceased to renew
     before = lease.list_owner_generations(place)
-    fence.claim_lease_or_require_others_down(fake.node, where)
+    controller.claim_lease_or_require_others_down(fake.node, where)
     assert lease.list_owner_generations(place) == before, "the lease that this machine has is left to its unit"
 
 
@@ -484,9 +484,9 @@ def test_with_two_controllers_the_other_one_must_be_down(fake: Any) -> None:
     scontrol = f"{node.paths.scontrol} ping"
     fake.runner.on(scontrol, out="Slurmctld(primary) at a is DOWN\nSlurmctld(backup) at ip-10-1-0-11 is UP\n")
     with pytest.raises(NodeError, match="while slurmctld runs on ip-10-1-0-11"):
-        fence.claim_lease_or_require_others_down(node, where)
+        controller.claim_lease_or_require_others_down(node, where)
     fake.runner.on(scontrol, out="Slurmctld(primary) at a is DOWN\nSlurmctld(backup) at b is DOWN\n")
-    fence.claim_lease_or_require_others_down(node, where)
+    controller.claim_lease_or_require_others_down(node, where)
 
 
 def test_a_slurmctld_that_cannot_be_moved_is_started_again(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_kit.bundle.render import Bundle
-from hyperpod_kit.bundle.templates import make_jinja_environment, render_template
+from hyperpod_kit.bundle.render import Bundle, make_jinja_environment, render_template
 from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.model.node_config import NodeConfig

@@ -9,9 +9,9 @@ from typing import Any, Callable, NamedTuple, cast
 from hyperpod_kit.aws.buckets import BucketHead
 from hyperpod_kit.aws.iam import Decision
 from hyperpod_kit.aws.quotas import Quota
-from hyperpod_kit.config import homes
-from hyperpod_kit.config.settings import ListedPackage, Settings
-from hyperpod_kit.config.sourced import SourcedMount
+from hyperpod_kit.config.settings import homes
+from hyperpod_kit.config.settings.settings import ListedPackage, Settings
+from hyperpod_kit.config.settings.sourced import SourcedMount
 from hyperpod_kit.model.clients import Package
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.openzfs import OpenZfsMount

@@ -11,7 +11,7 @@ import pytest
 
 from hyperpod_kit.aws.buckets import BucketHead
 from hyperpod_kit.aws.quotas import ALTOGETHER, PER_CLUSTER, Quota, cluster_quota_name
-from hyperpod_kit.config.decode import decode_settings
+from hyperpod_kit.config.decoding.decode import decode_settings
 from hyperpod_kit.model.cluster import Vpc
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.preflight import check, checks

@@ -7,9 +7,9 @@ from typing import Callable, Sequence
 import pytest
 
 from hyperpod_kit.errors import Unreachable, UsageError
-from hyperpod_kit.remote.auto_transport import AutoTransport, TransportOption
 from hyperpod_kit.remote.target import NodeTarget
-from hyperpod_kit.remote.transport import NodeResponse, Progress, Transport
+from hyperpod_kit.remote.transports.auto_transport import AutoTransport, TransportOption
+from hyperpod_kit.remote.transports.transport import NodeResponse, Progress, Transport
 
 FLEET = [NodeTarget(f"i-{group}{number}", group, "", "10.0.0.1") for group in "abc" for number in range(3)]
 DOWN = NodeResponse(error="it is silent", hint="--timeout", reached=False)

@@ -15,10 +15,10 @@ from hyperpod_kit.aws.logs import Logs
 from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.model.states import MountState
-from hyperpod_kit.remote.cloudwatch_transport import CloudWatchTransport
-from hyperpod_kit.remote.node_report import NodeReport
+from hyperpod_kit.remote.reports.node_report import NodeReport
+from hyperpod_kit.remote.reports.validate_mounts import validate_mounts
 from hyperpod_kit.remote.target import NodeTarget
-from hyperpod_kit.remote.validate_mounts import validate_mounts
+from hyperpod_kit.remote.transports.cloudwatch_transport import CloudWatchTransport
 
 ARN = "arn:aws:sagemaker:us-east-1:111122223333:cluster/abcdefghijkl"
 GROUP = "/aws/sagemaker/Clusters/demo/abcdefghijkl"

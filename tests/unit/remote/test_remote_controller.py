@@ -13,12 +13,12 @@ import pytest
 
 from hyperpod_kit.errors import Unreachable
 from hyperpod_kit.model.node_config import NodeConfig
-from hyperpod_kit.node.facts import NodeFacts
-from hyperpod_kit.remote.controller import ControllerTransport
-from hyperpod_kit.remote.ssh_access import SshAccess
+from hyperpod_kit.node.machine.facts import NodeFacts
+from hyperpod_kit.remote.connect.ssh_access import SshAccess
+from hyperpod_kit.remote.reports.validate_mounts import validate_mounts
 from hyperpod_kit.remote.target import NodeTarget
-from hyperpod_kit.remote.transport import COMMAND
-from hyperpod_kit.remote.validate_mounts import validate_mounts
+from hyperpod_kit.remote.transports.controller import ControllerTransport
+from hyperpod_kit.remote.transports.transport import COMMAND
 
 if TYPE_CHECKING:
     from tests.unit.remote.conftest import Network, SshNode

@@ -8,10 +8,10 @@ from typing import Any, Callable
 import pytest
 
 from hyperpod_kit.errors import AwsError
-from hyperpod_kit.remote.diagnose import AwsNodeStatus, Diagnosis, describe_diagnosis, diagnose
-from hyperpod_kit.remote.known_issues import CAUSES, recognise
-from hyperpod_kit.remote.ssh import SshRunner
-from hyperpod_kit.remote.ssh_access import SshAccess
+from hyperpod_kit.remote.connect.ssh import SshRunner
+from hyperpod_kit.remote.connect.ssh_access import SshAccess
+from hyperpod_kit.remote.diagnosis.diagnose import AwsNodeStatus, Diagnosis, describe_diagnosis, diagnose
+from hyperpod_kit.remote.diagnosis.known_issues import CAUSES, recognise
 from hyperpod_kit.remote.target import NodeTarget
 from tests.unit.remote.conftest import Network
 

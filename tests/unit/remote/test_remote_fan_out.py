@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from hyperpod_kit.remote import fan_out
-from hyperpod_kit.remote.fan_out import query_all
+from hyperpod_kit.remote.connect import fan_out
+from hyperpod_kit.remote.connect.fan_out import query_all
 from hyperpod_kit.remote.target import NodeTarget
 
 

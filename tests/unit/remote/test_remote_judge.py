@@ -12,13 +12,13 @@ from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.model.states import MountState
-from hyperpod_kit.remote.changes import describe_changes
-from hyperpod_kit.remote.groups import describe_problems
-from hyperpod_kit.remote.node_report import NodeReport
 from hyperpod_kit.remote.report_parser import NoReport, parse_mount_report
+from hyperpod_kit.remote.reports.changes import describe_changes
+from hyperpod_kit.remote.reports.groups import describe_problems
+from hyperpod_kit.remote.reports.node_report import NodeReport
+from hyperpod_kit.remote.reports.validate_mounts import judge_report
 from hyperpod_kit.remote.target import NodeTarget
-from hyperpod_kit.remote.transport import NodeResponse
-from hyperpod_kit.remote.validate_mounts import judge_report
+from hyperpod_kit.remote.transports.transport import NodeResponse
 from hyperpod_kit.untrusted.text import LONGEST
 
 NODE = NodeTarget("i-0", "g", "compute", "10.0.0.1")

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hyperpod_kit.errors import Unreachable, UsageError
-from hyperpod_kit.remote.ssh import SshRunner
-from hyperpod_kit.remote.ssh_access import SshAccess
-from hyperpod_kit.remote.ssh_proxy import expand_command
+from hyperpod_kit.remote.connect.ssh import SshRunner
+from hyperpod_kit.remote.connect.ssh_access import SshAccess, expand_command
 from tests.support.wait import Deadline
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from rich.console import Console
 
 from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.states import MountState
-from hyperpod_kit.remote.changes import describe_changes
-from hyperpod_kit.remote.groups import MOST_KINDS, describe_problems, summarize_mount_health
-from hyperpod_kit.remote.junit import to_xml
-from hyperpod_kit.remote.node_report import NodeReport
-from hyperpod_kit.remote.report import mount_counts_table, mount_rows_table
+from hyperpod_kit.remote.reports.changes import describe_changes
+from hyperpod_kit.remote.reports.groups import MOST_KINDS, describe_problems, summarize_mount_health
+from hyperpod_kit.remote.reports.junit import to_xml
+from hyperpod_kit.remote.reports.node_report import NodeReport
+from hyperpod_kit.remote.reports.report import mount_counts_table, mount_rows_table
 from hyperpod_kit.remote.target import NodeTarget
 
 OK = MountStatus("data", "mountpoint-s3", "/mnt/data", MountState.OK, "bucket", checked_at=1.0)

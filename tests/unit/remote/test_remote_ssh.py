@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hyperpod_kit.errors import Absent, RunError, RunTimeout, Unreachable, UsageError
-from hyperpod_kit.remote.ssh import SshRunner
-from hyperpod_kit.remote.ssh_access import SshAccess
+from hyperpod_kit.remote.connect.ssh import SshRunner
+from hyperpod_kit.remote.connect.ssh_access import SshAccess
 from hyperpod_kit.remote.target import SshSettings
 from tests.support.wait import Deadline
 

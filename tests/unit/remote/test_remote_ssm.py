@@ -14,10 +14,10 @@ import pytest
 from hyperpod_kit.aws.ssm import Ssm, node_session_target, session_request
 from hyperpod_kit.cluster.session import session_plugin_program
 from hyperpod_kit.errors import HyperpodKitError, NoCredentials, RunError
-from hyperpod_kit.remote.ssm_sessions import SsmRunner, SsmSession, SsmSessions
-from hyperpod_kit.remote.ssm_transport import SsmTransport
+from hyperpod_kit.remote.connect.ssm_sessions import SsmRunner, SsmSession, SsmSessions
+from hyperpod_kit.remote.reports.validate_mounts import validate_mounts
 from hyperpod_kit.remote.target import NodeTarget
-from hyperpod_kit.remote.validate_mounts import validate_mounts
+from hyperpod_kit.remote.transports.ssm_transport import SsmTransport
 from hyperpod_kit.system.token_bucket import TokenBucket
 from tests.support.aws import as_client
 from tests.support.http import aws_json

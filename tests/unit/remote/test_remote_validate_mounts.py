@@ -14,11 +14,11 @@ from rich.console import Console
 from hyperpod_kit.cli.main import run_command_line
 from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.states import MountState
-from hyperpod_kit.remote.node_report import NodeReport
-from hyperpod_kit.remote.report import format_age, mount_rows_table
+from hyperpod_kit.remote.reports.node_report import NodeReport
+from hyperpod_kit.remote.reports.report import format_age, mount_rows_table
+from hyperpod_kit.remote.reports.validate_mounts import validate_mounts
 from hyperpod_kit.remote.target import NodeTarget
-from hyperpod_kit.remote.transport import NodeResponse, Progress
-from hyperpod_kit.remote.validate_mounts import validate_mounts
+from hyperpod_kit.remote.transports.transport import NodeResponse, Progress
 from tests.support.aws import as_client
 from tests.support.http import aws_json
 

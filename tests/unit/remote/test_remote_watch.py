@@ -15,7 +15,7 @@ from xml.etree import ElementTree as Xml
 import pytest
 
 from hyperpod_kit.cli.main import run_command_line
-from hyperpod_kit.remote import fleet_status
+from hyperpod_kit.remote.reports import fleet_status
 from hyperpod_rehearsal.s3.store import StoredBuckets
 from tests.support.aws import ListedNodes, endpoint
 from tests.support.wait import until

@@ -10,13 +10,13 @@ from hyperpod_kit.aws.sagemaker import SageMaker
 from hyperpod_kit.errors import HyperpodKitError, UsageError
 from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.states import MountState
-from hyperpod_kit.remote import transport_choice as module
-from hyperpod_kit.remote.diagnose import Diagnosis, Failure, apply_sent_report
+from hyperpod_kit.remote.connect.ssm_sessions import SsmSession, SsmSessions
+from hyperpod_kit.remote.diagnosis.diagnose import Diagnosis, Failure, apply_sent_report
 from hyperpod_kit.remote.live_cluster import LiveCluster
-from hyperpod_kit.remote.node_report import NodeReport
-from hyperpod_kit.remote.ssm_sessions import SsmSession, SsmSessions
+from hyperpod_kit.remote.reports.node_report import NodeReport
 from hyperpod_kit.remote.target import NodeTarget, SshSettings
-from hyperpod_kit.remote.transport_choice import open_ssh_or_ssm_connector
+from hyperpod_kit.remote.transports import transport_choice as module
+from hyperpod_kit.remote.transports.transport_choice import open_ssh_or_ssm_connector
 from tests.unit.remote.conftest import Network
 
 

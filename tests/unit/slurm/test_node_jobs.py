@@ -7,7 +7,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence
 import pytest
 
 from hyperpod_kit.errors import WaitTimeout
-from hyperpod_kit.remote.vacate import Vacating, WaitLimit, undrain_or_report_failure, vacate
+from hyperpod_kit.remote.draining.vacate import Vacating, WaitLimit, undrain_or_report_failure, vacate
 from hyperpod_kit.slurm import node_jobs
 from tests.support.slurm_commands import SlurmCommands
 from tests.support.wait import until

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hyperpod_kit.errors import RunError
-from hyperpod_kit.job import sweep
+from hyperpod_kit.job.program import cli_look
 from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.slurm import records
 from tests.support.runner import RecordingRunner
@@ -46,6 +46,6 @@ JobId=2 JobState=RUNNING Requeue=1 BatchFlag=1 BatchHost=a NodeList=b[0-42949672
 JobId=3 JobState=RUNNING Requeue=1 BatchFlag=1 BatchHost=a NodeList=b"""
         }
     )
-    found, problems = sweep.orphans(sweep.jobs(runner))
+    found, problems = cli_look.find_orphans(cli_look.jobs(runner))
     assert [one.job_id for one in found] == ["3"]
     assert [problem.partition(":")[0] for problem in problems] == ["job 1", "job 2"]

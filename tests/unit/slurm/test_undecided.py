@@ -6,7 +6,7 @@ from typing import Dict
 
 import pytest
 
-from hyperpod_kit.checkpoint.candidates import ResumeFrom
+from hyperpod_kit.checkpoint.restore.candidates import ResumeFrom
 from hyperpod_kit.slurm import undecided
 
 STEP = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "HPK_CHECKPOINT_ROOT": "/fsx/run"}

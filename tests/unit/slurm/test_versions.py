@@ -15,7 +15,7 @@ from hyperpod_kit.job.decide.run_end import explain_run_end
 from hyperpod_kit.slurm import control, hyperpod, job_states, records, versions
 from hyperpod_kit.slurm.environment import JobEnvironment
 from hyperpod_kit.slurm.job_id import JobId
-from hyperpod_rehearsal.slurm_control import parse_scontrol_node_line
+from hyperpod_rehearsal.platform.slurm_control import parse_scontrol_node_line
 from tests.support.runner import RecordingRunner
 
 PRINTED: List[Dict[str, Any]] = json.loads((Path(__file__).parent / "printed" / "lives.json").read_text())

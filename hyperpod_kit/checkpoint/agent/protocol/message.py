@@ -17,8 +17,8 @@ import enum
 from dataclasses import dataclass, fields
 from typing import Any, Callable, ClassVar, Dict, NoReturn, Type, TypeVar
 
-from hyperpod_kit.checkpoint.agent.channel import JsonMessage
-from hyperpod_kit.checkpoint.agent.control_page import Key
+from hyperpod_kit.checkpoint.agent.shm.control_page import Key
+from hyperpod_kit.checkpoint.agent.wire.channel import JsonMessage
 
 _Message = TypeVar("_Message", bound="Message")
 

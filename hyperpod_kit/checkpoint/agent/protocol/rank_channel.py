@@ -6,10 +6,10 @@ import enum
 from dataclasses import dataclass
 from typing import Any, Dict, NamedTuple, Optional, Tuple, Type, Union, get_args
 
-from hyperpod_kit.checkpoint.agent.channel import JsonMessage
-from hyperpod_kit.checkpoint.agent.control_page import Key
 from hyperpod_kit.checkpoint.agent.protocol.message import Message, parse_key
-from hyperpod_kit.checkpoint.agent.replicas import Replicas, Tensors
+from hyperpod_kit.checkpoint.agent.reports.replicas import Replicas, Tensors
+from hyperpod_kit.checkpoint.agent.shm.control_page import Key
+from hyperpod_kit.checkpoint.agent.wire.channel import JsonMessage
 
 # --- every rank's agent -> rank 0's -----------------------------------------------------------------------------------
 

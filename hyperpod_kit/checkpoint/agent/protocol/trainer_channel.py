@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Callable, Dict, Optional, Sequence, Tuple, Type, Union, get_args
 
-from hyperpod_kit.checkpoint.agent.channel import JsonMessage
-from hyperpod_kit.checkpoint.agent.control_page import Key
 from hyperpod_kit.checkpoint.agent.protocol.message import CaptureOutcome, Message
-from hyperpod_kit.checkpoint.agent.replicas import Tensors
+from hyperpod_kit.checkpoint.agent.reports.replicas import Tensors
+from hyperpod_kit.checkpoint.agent.shm.control_page import Key
+from hyperpod_kit.checkpoint.agent.wire.channel import JsonMessage
 
 # --- trainer -> its agent ---------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import errno
 import os
 from typing import Any
 
-from hyperpod_kit.checkpoint.repository.failpoint import failpoint
+from hyperpod_kit.checkpoint.repository.store.failpoint import failpoint
 
 _NO_TMPFILE = (
     errno.EOPNOTSUPP,

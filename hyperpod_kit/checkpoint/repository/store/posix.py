@@ -6,14 +6,15 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import mmap
 import os
+import secrets
 import stat
 import threading
 from itertools import groupby
 from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
-from hyperpod_kit.checkpoint.repository.failpoint import failpoint
-from hyperpod_kit.checkpoint.repository.store import direct, durable, root_files
+from hyperpod_kit.checkpoint.repository.store import durable, root_files
 from hyperpod_kit.checkpoint.repository.store.base import (
     ALIGN,
     SMALL,
@@ -24,6 +25,7 @@ from hyperpod_kit.checkpoint.repository.store.base import (
     require_name_below_root,
     sort_names_between,
 )
+from hyperpod_kit.checkpoint.repository.store.failpoint import failpoint
 from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.untrusted import files
 
@@ -42,7 +44,7 @@ class FileReader:
         if cached:
             self._direct = -1
         else:
-            self._direct = direct.open_direct_for_reading(path, status)
+            self._direct = open_direct_for_reading(path, status)
         if self._direct < 0:
             self.align = 1
         else:
@@ -159,13 +161,13 @@ class FileWriter(NewFile):
             self._rest.append((offset + direct_size, bytes(view[direct_size:])))
         done = 0
         while done < direct_size:
-            direct = self._direct
+            is_direct = self._direct
             try:
                 done += self._count_written_and_return_it(os.pwrite(self._fd, view[done:direct_size], offset + done))
             except OSError as err:
                 # EINVAL: the view's address does not suit, or a short write ended in the middle of a block. Other
                 # threads may be writing: their bytes are right either way.
-                if err.errno != errno.EINVAL or not direct:
+                if err.errno != errno.EINVAL or not is_direct:
                     raise
                 self._direct = self._switch_direct_and_is_on(False)
 
@@ -329,7 +331,7 @@ class PosixStore:
             folder = self._open_or_create_folder(name)
             try:
                 if self._direct is None:
-                    self._direct = direct.can_write_direct(folder)
+                    self._direct = can_write_direct(folder)
                 return FileWriter(folder, path, size, past_cache=self._direct)
             except BaseException:
                 with contextlib.suppress(OSError):
@@ -415,3 +417,75 @@ def _is_directory_or_link_to_one(entry: os.DirEntry[str]) -> bool:
     """Return whether the entry is a directory, or a link to one; a link that leads nowhere or in a circle is
     not. Raise OSError."""
     return entry.is_dir(follow_symlinks=False) or (entry.is_symlink() and os.path.isdir(entry.path))
+
+
+# Direct I/O: past the page cache, where the file system can. Tried, not assumed.
+#
+# A kernel may take O_DIRECT at open and refuse it at the first transfer (EINVAL), so what counts is a transfer.
+
+_CANNOT = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EISDIR)
+PROBE_PREFIX = ".hpk-probe-"
+
+
+def can_write_direct(folder: int) -> bool:
+    """Return whether a file in the directory `folder` can be written with O_DIRECT, by writing a probe file that
+    has no name or loses it at once.
+
+    Raise OSError when `folder` cannot be written at all.
+    """
+    page = mmap.mmap(-1, ALIGN)
+    fd, name = _create_direct_probe_file(folder)
+    if fd < 0:
+        return False
+    try:
+        return os.pwrite(fd, page, 0) == ALIGN and os.preadv(fd, [page], 0) == ALIGN
+    except OSError as err:
+        if err.errno in _CANNOT:
+            return False
+        raise
+    finally:
+        os.close(fd)
+        if name:
+            with contextlib.suppress(OSError):
+                os.unlink(name, dir_fd=folder)
+        page.close()
+
+
+def _create_direct_probe_file(folder: int) -> tuple[int, str]:
+    """Create a file with O_DIRECT and return (descriptor or -1, its name in `folder` or "" when it has none)."""
+    flags = os.O_RDWR | os.O_DIRECT | os.O_CLOEXEC
+    with contextlib.suppress(OSError):
+        return os.open(".", flags | os.O_TMPFILE, 0o600, dir_fd=folder), ""
+    name = PROBE_PREFIX + secrets.token_hex(6)
+    try:
+        return os.open(name, flags | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder), name
+    except OSError as err:
+        # The open may have made the file and then refused the flag.
+        with contextlib.suppress(OSError):
+            os.unlink(name, dir_fd=folder)
+        if err.errno in _CANNOT:
+            return -1, ""
+        raise
+
+
+def open_direct_for_reading(path: str, status: os.stat_result) -> int:
+    """Return a descriptor that reads past the page cache, or -1 where that does not work. Raise nothing.
+
+    `status` is the file that was opened there: another one is not read in its place.
+    """
+    if status.st_size < ALIGN:
+        return -1
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return -1
+    page = mmap.mmap(-1, ALIGN)
+    try:
+        if os.path.samestat(os.fstat(fd), status) and os.preadv(fd, [page], 0) == ALIGN:
+            return fd
+    except OSError:
+        pass
+    finally:
+        page.close()
+    os.close(fd)
+    return -1

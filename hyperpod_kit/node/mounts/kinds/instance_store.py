@@ -12,10 +12,10 @@ import os
 from typing import List, NamedTuple, Optional
 
 from hyperpod_kit.errors import MountFailed, RunError
-from hyperpod_kit.node import systemd
-from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import read_text
-from hyperpod_kit.node.timing import wait_for
+from hyperpod_kit.node.machine import systemd
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.files import read_text
+from hyperpod_kit.node.machine.timing import wait_for
 from hyperpod_kit.system.mountinfo import MountEntry, find_mount_at, parse_mountinfo
 from hyperpod_kit.untrusted import by_descriptor
 

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, Optional, Sequence, Tuple
 
-from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.machine.context import Node
 from hyperpod_kit.system.mountinfo import MountEntry
 
 

@@ -12,11 +12,11 @@ from typing import Iterator, List, NamedTuple, Optional, Sequence
 from hyperpod_kit.errors import MountFailed, Untrusted
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.model.units import carrier_unit
-from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import read_text
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.files import read_text
+from hyperpod_kit.node.machine.systemd import process_ids_of_unit
 from hyperpod_kit.node.mounts.kinds.kind import ClientCheck, Kind, MountIdentity
 from hyperpod_kit.node.mounts.mount_record import read_record, replacement_reason
-from hyperpod_kit.node.systemd import process_ids_of_unit
 from hyperpod_kit.system import process
 from hyperpod_kit.system.mountinfo import MountEntry, find_mount_at
 from hyperpod_kit.untrusted import by_descriptor

@@ -11,8 +11,8 @@ from typing import Sequence
 
 from hyperpod_kit.errors import MountFailed, RunError, Untrusted
 from hyperpod_kit.model.mounts.nvme import NvmeMount
-from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import read_text
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.files import read_text
 from hyperpod_kit.node.mounts.kinds import instance_store
 from hyperpod_kit.node.mounts.kinds.kind import ClientCheck, Kind, MountIdentity
 from hyperpod_kit.node.mounts.mount_record import read_record

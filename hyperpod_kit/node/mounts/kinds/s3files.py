@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Sequence
 
 from hyperpod_kit.model.mounts.s3files import S3FilesMount
-from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.machine.context import Node
 from hyperpod_kit.node.mounts.kinds import efs_utils
 from hyperpod_kit.node.mounts.kinds.kind import ClientCheck, Kind, MountIdentity
 from hyperpod_kit.system.mountinfo import MountEntry

@@ -14,9 +14,9 @@ from typing import Dict, Mapping, Optional, Tuple
 
 from hyperpod_kit.errors import NodeError, RunError
 from hyperpod_kit.model.states import Role
-from hyperpod_kit.node import systemd
-from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import read_text
+from hyperpod_kit.node.machine import systemd
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.files import read_text
 from hyperpod_kit.node.slurm import controller, drain, plugin
 from hyperpod_kit.node.slurm.hooks import BEGIN
 from hyperpod_kit.slurm import heads, running_config

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any, Dict, List
 
 from hyperpod_kit.model.states import LifecycleMode
-from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import read_json, read_text
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.files import read_json, read_text
 from hyperpod_kit.slurm import findings
 from hyperpod_kit.slurm.findings import SlurmFinding
 

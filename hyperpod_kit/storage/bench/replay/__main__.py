@@ -8,7 +8,7 @@ import json
 import sys
 from pathlib import Path
 
-from hyperpod_kit.checkpoint.agent import shm_paths
+from hyperpod_kit.checkpoint.agent.shm import shm_paths
 from hyperpod_kit.errors import first_line
 from hyperpod_kit.storage.bench.replay import launch, rank
 from hyperpod_kit.storage.bench.replay.replaying import WRITERS

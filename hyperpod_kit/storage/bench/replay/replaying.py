@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from hyperpod_kit.checkpoint import Handle, Manager, State
-from hyperpod_kit.checkpoint.handle import SaveState
+from hyperpod_kit.checkpoint.saves.handle import SaveState
 from hyperpod_kit.storage.bench.replay.peers import Peers
 from hyperpod_kit.storage.bench.replay.workload import Workload
 from hyperpod_kit.untrusted import by_descriptor

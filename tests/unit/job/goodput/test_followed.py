@@ -11,9 +11,8 @@ from typing import Callable, List
 import pytest
 
 from hyperpod_kit.errors import Untrusted
-from hyperpod_kit.job.goodput import followed_file, job_time, root_time, time_rows
-from hyperpod_kit.job.goodput.followed_file import FollowedFile
-from hyperpod_kit.job.goodput.followed_root import FollowedRoot
+from hyperpod_kit.job.goodput import followed_root, job_time, root_time, time_rows
+from hyperpod_kit.job.goodput.followed_root import FollowedFile, FollowedRoot
 from hyperpod_kit.job.goodput.job_time import JobStanding, JobState, JobTime
 from hyperpod_kit.job.goodput.time_log import RankTime
 from hyperpod_kit.job.goodput.time_rows import TimeRow
@@ -105,8 +104,8 @@ def test_what_is_no_file_or_too_large_counts_as_nothing(tmp_path: Path) -> None:
 
 
 def test_a_line_without_an_end_costs_its_bytes_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(followed_file, "LONGEST_LINE", 1000)
-    monkeypatch.setattr(followed_file, "_PIECE", 300)
+    monkeypatch.setattr(followed_root, "LONGEST_LINE", 1000)
+    monkeypatch.setattr(followed_root, "_PIECE", 300)
     path = tmp_path / "f"
     followed = FollowedFile(str(path), MOST)
     path.write_bytes(b"one\n" + b"x" * 5000)

@@ -8,7 +8,7 @@ from typing import Dict
 
 import pytest
 
-from hyperpod_kit.job.goodput import groups, job_time, root_time
+from hyperpod_kit.job.goodput import command, job_time, root_time
 from hyperpod_kit.job.goodput.cause import TimeCause
 from hyperpod_kit.job.goodput.counted_seconds import STEPS, CountedSeconds
 from hyperpod_kit.job.goodput.job_time import JobTime
@@ -58,5 +58,5 @@ def test_every_cause_is_right(seed: int, tmp_path: Path) -> None:
     held = sum(amount for name, amount in counted.items() if name != TimeCause.TWICE.value)
     shown = told.to_dict()["goodput"]
     assert lasted / held == pytest.approx(shown, abs=0.001), "metrics and --json are of one figure"
-    by_job = groups.tables([told], "job", 0.0, 1e11)["7_3"].to_dict()
+    by_job = command.group_tables([told], "job", 0.0, 1e11)["7_3"].to_dict()
     assert by_job["goodput"] == shown and by_job["seconds"] == told.to_dict()["seconds"]

@@ -8,7 +8,7 @@ from typing import Dict
 
 import pytest
 
-from hyperpod_kit.job.goodput import groups, job_time, root_time, time_rows
+from hyperpod_kit.job.goodput import command, job_time, root_time, time_rows
 from hyperpod_kit.job.goodput.cause import TimeCause
 from hyperpod_kit.job.goodput.job_time import JobTime
 from hyperpod_kit.job.goodput.launch_time import LONGEST_GAP
@@ -57,7 +57,7 @@ def test_a_week_that_cuts_a_job_in_two_is_right(seed: int, tmp_path: Path) -> No
     for since, until in ((0.0, cut), (cut, history.t + 1.0)):
         pieces = within(told.pieces, since, until)
         compare(table_of(pieces).seconds, history.seconds(since, until), history.lost_hosts)
-    weeks = groups.tables([told], groups.WEEK, history.submitted, history.t)
+    weeks = command.group_tables([told], command.WEEK, history.submitted, history.t)
     assert sum(week.table.total_seconds for week in weeks.values()) == pytest.approx(
         table_of(told.pieces).total_seconds, abs=2.0
     )

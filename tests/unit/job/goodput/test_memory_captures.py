@@ -10,8 +10,8 @@ from typing import Dict
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import capture_age, control_page, shm_paths, shm_slots
-from hyperpod_kit.checkpoint.agent.control_page import CaptureOrigin, Page, SlotState
+from hyperpod_kit.checkpoint.agent.shm import capture_age, control_page, shm_paths, shm_slots
+from hyperpod_kit.checkpoint.agent.shm.control_page import CaptureOrigin, Page, SlotState
 from hyperpod_kit.environment import HPK_CHECKPOINT_ROOT
 from hyperpod_kit.job.goodput import memory_captures, time_rows
 from hyperpod_kit.job.goodput.memory_captures import newest

@@ -11,10 +11,10 @@ import pytest
 
 from hyperpod_kit.errors import Unreachable
 from hyperpod_kit.job import cli
-from hyperpod_kit.job.goodput import event_file, scalars
+from hyperpod_kit.job.goodput import scalars
 from hyperpod_kit.job.goodput.cause import TimeCause
-from hyperpod_kit.job.goodput.event_file import ScalarPoint
 from hyperpod_kit.job.goodput.job_time import JobTime
+from hyperpod_kit.job.goodput.scalars import ScalarPoint
 from hyperpod_kit.job.goodput.time_table import table_of
 from tests.unit.job.goodput.histories import History
 from tests.unit.job.goodput.test_histories import ledger_of
@@ -34,11 +34,11 @@ def records(data: bytes) -> Iterator[bytes]:
 
 
 def test_the_checksum_is_the_one_of_the_format() -> None:
-    assert event_file.crc32c(b"123456789") == 0xE3069283  # RFC 3720, appendix B.4
+    assert scalars.crc32c(b"123456789") == 0xE3069283  # RFC 3720, appendix B.4
 
 
 def test_a_record_is_an_event_with_its_scalars() -> None:
-    first, second = records(event_file.encoded([ScalarPoint(2.0, 300, {"goodput": 0.5})], first_record_time=1.0))
+    first, second = records(scalars.encoded([ScalarPoint(2.0, 300, {"goodput": 0.5})], first_record_time=1.0))
     assert first == b"\x09" + struct.pack("<d", 1.0) + b"\x1a\x0dbrain.Event:2"
     value = b"\x0a\x07goodput\x15" + struct.pack("<f", 0.5)
     summary = b"\x0a" + bytes([len(value)]) + value

@@ -15,10 +15,10 @@ from typing import Any, Dict, List, Sequence
 
 from hyperpod_kit.model.clients import ARCHITECTURES, Package, client_of_own_package_or_empty
 from hyperpod_kit.model.node_config import NodeConfig
-from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.facts import NodeFacts
-from hyperpod_kit.node.paths import NodePaths
-from hyperpod_kit.node.timing import Clock
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.facts import NodeFacts
+from hyperpod_kit.node.machine.paths import NodePaths
+from hyperpod_kit.node.machine.timing import Clock
 from hyperpod_kit.run import LocalRunner
 
 DIRECTORIES = (

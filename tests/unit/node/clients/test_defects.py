@@ -20,15 +20,15 @@ from hyperpod_kit.config.load import load
 from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.model.node_config import NodeConfig
-from hyperpod_kit.node.apply import apply
-from hyperpod_kit.node.clients import apt, fetch
+from hyperpod_kit.node.clients import apt, install
 from hyperpod_kit.node.clients import install as clients
 from hyperpod_kit.node.clients.decide import Install, Machine, Missing, decide
 from hyperpod_kit.node.clients.installed import InstalledClient
 from hyperpod_kit.node.clients.required import required_clients
-from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.plan import plan
-from hyperpod_kit.node.step import MountStep, StepOutcome
+from hyperpod_kit.node.commands.apply import apply
+from hyperpod_kit.node.commands.plan import plan
+from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.step import MountStep, StepOutcome
 from hyperpod_kit.node.steps import STEPS
 from tests.unit.node.clients.debian_root import DebianRoot
 from tests.unit.node.clients.package_server import PackageServer
@@ -107,7 +107,7 @@ def test_what_clients_may_cost_is_far_below_what_the_whole_creation_may() -> Non
     script = (EXAMPLE.parent / "lifecycle_scripts/on_create.sh").read_text()
     total = re.search(r"TOTAL_SECONDS=(\d+)", script)
     assert total is not None
-    one = fetch.DOWNLOAD_SECONDS + apt.LOCK_SECONDS + apt.INSTALL_SECONDS
+    one = install.DOWNLOAD_SECONDS + apt.LOCK_SECONDS + apt.INSTALL_SECONDS
     assert one < int(total.group(1))
 
 

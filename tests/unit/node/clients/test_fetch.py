@@ -10,8 +10,7 @@ import pytest
 
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
-from hyperpod_kit.node.clients.fetch import obtain_verified_file, sha256_of
-from hyperpod_kit.node.clients.install import install_missing_mount_clients
+from hyperpod_kit.node.clients.install import install_missing_mount_clients, obtain_verified_file, sha256_of
 from tests.support.wait import Deadline
 from tests.unit.node.clients.debian_root import ARCH, OTHER_ARCH, DebianRoot
 from tests.unit.node.clients.package_server import PackageServer, busy, cut, trickle

@@ -17,7 +17,7 @@ from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.node.clients import apt
 from hyperpod_kit.node.clients.install import install_missing_mount_clients
-from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.machine.context import Node
 from tests.support.wait import Deadline, until
 from tests.unit.node.clients.debian_root import DebianRoot
 

@@ -8,8 +8,11 @@ from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.node.clients import apt
-from hyperpod_kit.node.clients.install import describe_pending_changes, install_missing_mount_clients
-from hyperpod_kit.node.clients.lustre_hold import parse_unheld_upgradable_packages
+from hyperpod_kit.node.clients.install import (
+    describe_pending_changes,
+    install_missing_mount_clients,
+    parse_unheld_upgradable_packages,
+)
 from tests.unit.node.clients.debian_root import KERNEL, DebianRoot
 
 FSX = LustreMount("fsx", "/fsx", "fs-1.fsx.us-east-1.amazonaws.com", "abcdefgh")

@@ -7,7 +7,8 @@ from typing import Any, List
 
 import pytest
 
-from hyperpod_kit.storage.audit import accounting, changelog, cloudtrail, node_log, s3_access_log
+from hyperpod_kit.storage.audit import accounting
+from hyperpod_kit.storage.audit.logs import changelog, cloudtrail, node_log, s3_access_log
 from hyperpod_kit.storage.audit.record import AuditGap, AuditRecord, Entry
 from hyperpod_kit.system import hash_chain
 

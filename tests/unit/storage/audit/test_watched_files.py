@@ -20,8 +20,8 @@ import pytest
 
 from hyperpod_kit.errors import Absent, NodeError
 from hyperpod_kit.node.file_audit import supervisor
-from hyperpod_kit.node.file_audit.collect import AuditLog
-from hyperpod_kit.storage.audit import node_log
+from hyperpod_kit.node.file_audit.supervisor import AuditLog
+from hyperpod_kit.storage.audit.logs import node_log
 from hyperpod_kit.storage.audit.record import AuditGap
 from hyperpod_kit.system.process import identify_unless_gone_or_zombie
 from tests.support.serving_fuse import serving_mount

@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 
 from hyperpod_kit.errors import Absent, HyperpodKitError, RunError
-from hyperpod_kit.storage.bench import fio, probes, residency, run, small, streams
+from hyperpod_kit.storage.bench import run
+from hyperpod_kit.storage.bench.measurements import fio, probes, small, streams
+from hyperpod_kit.storage.bench.measurements.shape import fit_shape
+from hyperpod_kit.storage.bench.measurements.streams import BLOCK, StreamSample
 from hyperpod_kit.storage.bench.replays import ReplayRequest
 from hyperpod_kit.storage.bench.scratch import BudgetSpent, Scratch
-from hyperpod_kit.storage.bench.shape import fit_shape
-from hyperpod_kit.storage.bench.streams import BLOCK, StreamSample
 from hyperpod_kit.storage.plan import calibration
 from hyperpod_kit.system import mountinfo
 from tests.support import wait
@@ -145,13 +146,13 @@ def test_c4_a_mount_that_refuses_what_mountpoint_refuses_is_seen_so(tmp_path: Pa
 def test_c5_what_memory_holds_is_seen(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(os.urandom(4 * MIB))
-    assert residency.resident_share(path) == 1.0
-    residency.drop_pages(path)
+    assert streams.resident_share(path) == 1.0
+    streams.drop_pages(path)
     entry = mountinfo.mount_containing_path(mountinfo.read_mountinfo(), str(tmp_path))
     in_memory = entry is not None and entry.fs_type in ("tmpfs", "ramfs", "overlay")
-    assert residency.resident_share(path) < 0.1 or in_memory
+    assert streams.resident_share(path) < 0.1 or in_memory
     (tmp_path / "empty").touch()
-    assert residency.resident_share(tmp_path / "empty") == 0
+    assert streams.resident_share(tmp_path / "empty") == 0
 
 
 def test_streams_write_and_read_all_their_bytes_and_raise_what_one_of_them_raised(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Callable
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import flush
+from hyperpod_kit.checkpoint.agent.flush import flush
 from hyperpod_kit.checkpoint.repository import selection
 from hyperpod_kit.cli.main import run_command_line
 from hyperpod_kit.system import quota_note

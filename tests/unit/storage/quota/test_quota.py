@@ -17,8 +17,9 @@ from hyperpod_kit.cli.main import run_command_line
 from hyperpod_kit.errors import Absent, HyperpodKitError, UsageError
 from hyperpod_kit.storage.alerts import config as alert_config
 from hyperpod_kit.storage.alerts.config import AlertConfig, AlertSinks
-from hyperpod_kit.storage.quota import backends, efs_stop, lustre, notifiers
+from hyperpod_kit.storage.quota import backends, check, efs_stop
 from hyperpod_kit.storage.quota import check as checking
+from hyperpod_kit.storage.quota.enforced import lustre
 from hyperpod_kit.storage.quota.limits import QuotaError, QuotaLimits, QuotaUsed
 from hyperpod_kit.system import quota_note
 from tests.support.runner import RecordingRunner
@@ -156,8 +157,8 @@ def test_configurations_that_mean_nothing(text: str, tmp_path: Path) -> None:
 
 
 def test_a_metric_gets_it(aws: None) -> None:
-    assert notifiers.publish_quota_state(AlertSinks(cloudwatch=True), [used(0.85)], []) == []
-    (metric,) = boto3.client("cloudwatch", "us-east-1").list_metrics(Namespace=notifiers.NAMESPACE)["Metrics"]
+    assert check.publish_quota_state(AlertSinks(cloudwatch=True), [used(0.85)], []) == []
+    (metric,) = boto3.client("cloudwatch", "us-east-1").list_metrics(Namespace=check.NAMESPACE)["Metrics"]
     assert metric["Dimensions"] == [{"Name": "Directory", "Value": "/fsx/alice"}]
 
 

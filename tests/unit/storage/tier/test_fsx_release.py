@@ -12,7 +12,7 @@ import pytest
 from botocore.stub import Stubber
 
 from hyperpod_kit.aws.fsx import Fsx
-from hyperpod_kit.checkpoint.repository import catalog, pins
+from hyperpod_kit.checkpoint.repository.records import catalog, pins
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.cli.main import run_command_line as command
 from hyperpod_kit.errors import Absent, AwsError, UsageError

@@ -18,7 +18,8 @@ from typing import Iterator
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository import catalog, identity, lease, pins, retention, selection
+from hyperpod_kit.checkpoint.repository import retention, selection
+from hyperpod_kit.checkpoint.repository.records import catalog, identity, lease, pins
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.cli.main import run_command_line
 from hyperpod_kit.errors import CheckpointError

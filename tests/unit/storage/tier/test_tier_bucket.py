@@ -13,14 +13,15 @@ from typing import Iterator
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository import catalog, identity, selection
+from hyperpod_kit.checkpoint.repository import selection
+from hyperpod_kit.checkpoint.repository.records import catalog, identity
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.cli.main import run_command_line
 from hyperpod_kit.storage.tier import migrate as migration
 from hyperpod_kit.storage.tier import survey
 from hyperpod_kit.untrusted import owner
-from hyperpod_rehearsal.keys import Key
+from hyperpod_rehearsal.endpoint.keys import Key
 from hyperpod_rehearsal.s3.store import StoredBuckets
 from hyperpod_rehearsal.sagemaker.server import serve
 from tests.unit.checkpoint.small_checkpoint import SMALL_RUN, put_checkpoint

@@ -12,7 +12,7 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from hyperpod_kit.checkpoint.repository import pins
+from hyperpod_kit.checkpoint.repository.records import pins
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.cli.main import run_command_line
 from hyperpod_kit.errors import UsageError

@@ -1,0 +1,1 @@
+"""What only rank 0's agent does: hear all ranks, decide, commit. Begin with `coordinator`."""

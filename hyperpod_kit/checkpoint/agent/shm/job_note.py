@@ -1,0 +1,192 @@
+"""A word in shared memory about how a running job fares, for the metrics of the node that its batch script is on.
+
+    hpk-<uid>-<number of the job>.job    one page, from `job run` alone, which holds a lock (fcntl) on it while it lives
+    hpk-<uid>-<number of the job>.time   another, with what its time went into
+
+So a note of a `job run` that was killed says nothing any more, and the next one of the same user removes it. The lock
+is the process's and not the file's (flock): a child of it that hangs at a dead mount holds none.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import time
+from typing import Any, Dict, List, NamedTuple, Optional, Union
+
+from hyperpod_kit.checkpoint.agent.shm import note_page
+from hyperpod_kit.checkpoint.agent.shm.note_page import is_count, is_number_of_seconds
+from hyperpod_kit.untrusted import by_descriptor
+
+_NAME = re.compile(r"hpk-([0-9]{1,10})-([0-9]{1,10})\.(?:job|time)")
+_JOB = re.compile(r"[0-9]{1,10}([_+][0-9]{1,10})?")
+_CLASS = re.compile(r"[a-z_]{1,20}")
+_CLASSES = 16
+"""Ways to end that are taken from one note; there are 11."""
+_CAUSE = re.compile(r"[a-z-]{1,20}")
+_CAUSES = 16
+"""Names of causes that are taken from one note; there are 12."""
+_READ_TIME = 1.0
+"""Seconds in which a check of the node has long looked at a note and let go of it."""
+
+
+class JobNote(NamedTuple):
+    """job: its id, `7_2` for a task of an array; attempts: those so far, of all runs of its batch script; started: of
+    the attempt that runs, Unix seconds, None between two; lost_steps: done twice so far; goodput: 0 to 1, of the GPU
+    time that the job has held; both None when nobody knows; ends: class -> attempts that ended so."""
+
+    job: str
+    attempts: int
+    started: Optional[float]
+    lost_steps: Optional[int]
+    goodput: Optional[float]
+    ends: Dict[str, int]
+
+
+class TimeNote(NamedTuple):
+    """job: as in JobNote; gpu_seconds: name of a cause -> GPU-seconds of this run of its batch script, which only
+    grow."""
+
+    job: str
+    gpu_seconds: Dict[str, float]
+
+
+class FoundJob(NamedTuple):
+    """A note and whose it is, by its name and its owner. `time`: the other one of the same job, where there is one."""
+
+    uid: int
+    note: JobNote
+    time: Optional[TimeNote] = None
+
+
+class FoundTime(NamedTuple):
+    """The same of the other note."""
+
+    uid: int
+    note: TimeNote
+
+
+class LockedNote:
+    """The note of the job `number` in `folder`, for as long as this process holds it. Raises OSError, BlockingIOError
+    when another does: a batch script may run several at once."""
+
+    def __init__(self, folder: str, uid: int, number: str, ending: str = "job") -> None:
+        self._path = os.path.join(folder, f"hpk-{uid}-{number}.{ending}")
+        until = time.monotonic() + _READ_TIME
+        while True:
+            self._fd = note_page.open_or_create_own(self._path)
+            try:
+                fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # Another may have swept it away between the two.
+                if os.path.samestat(os.fstat(self._fd), os.lstat(self._path)):
+                    return
+            except FileNotFoundError:
+                pass
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    os.close(self._fd)
+                    raise
+                time.sleep(0.02)
+            os.close(self._fd)
+
+    def put(self, note: Union[JobNote, TimeNote]) -> None:
+        """Write the note to its file. Raises OSError."""
+        note_page.write_json_page(self._fd, note._asdict())
+
+    def remove_file_and_unlock(self) -> None:
+        """Remove the note's file and release the lock: the job ends here, or goes on elsewhere."""
+        with contextlib.suppress(OSError):
+            by_descriptor.unlink(self._path)
+        os.close(self._fd)
+
+
+def remove_stale(folder: str, uid: int) -> None:
+    """Remove our notes whose `job run` is no more. Raises OSError."""
+    for name in os.listdir(folder):
+        match = _NAME.fullmatch(name)
+        if match is None or match.group(1) != str(uid):
+            continue
+        path = os.path.join(folder, name)
+        with contextlib.suppress(OSError):
+            fd = note_page.open_or_create_own(path)
+            try:
+                fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                by_descriptor.unlink(path)
+            finally:
+                os.close(fd)
+
+
+def read_notes_of_live_jobs(folder: str) -> List[FoundJob]:
+    """The notes of jobs that run; whatever is none is passed over. Raises OSError."""
+    records = note_page.read_notes_of_all_users(folder, ".job", _NAME, _parse_job_note_if_locked)
+    times = {
+        (time_record.uid, time_record.note.job): time_record.note
+        for time_record in note_page.read_notes_of_all_users(folder, ".time", _NAME, _parse_time_note_if_locked)
+    }
+    return [record._replace(time=times.get((record.uid, record.note.job))) for record in records]
+
+
+def _parse_job_note_if_locked(page: note_page.FoundPage) -> Optional[FoundJob]:
+    note = None
+    if _is_locked(page):
+        note = _parse_job_note(page.read_json_body())
+    if note is not None:
+        return FoundJob(page.uid, note)
+    return None
+
+
+def _parse_time_note_if_locked(page: note_page.FoundPage) -> Optional[FoundTime]:
+    note = None
+    if _is_locked(page):
+        note = parse_time_note(page.read_json_body())
+    if note is not None:
+        return FoundTime(page.uid, note)
+    return None
+
+
+def _is_locked(page: note_page.FoundPage) -> bool:
+    """Whether a `job run` that lives has written it."""
+    try:
+        fcntl.lockf(page.fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False  # nobody holds it; the lock goes with the descriptor
+    except BlockingIOError:
+        return True
+
+
+def parse_time_note(body: Any) -> Optional[TimeNote]:
+    """None for what is no such note."""
+    if not isinstance(body, dict) or set(body) != set(TimeNote._fields):
+        return None
+    note = TimeNote(**body)
+    good = (
+        type(note.job) is str and _JOB.fullmatch(note.job),
+        isinstance(note.gpu_seconds, dict)
+        and len(note.gpu_seconds) <= _CAUSES
+        and all(_CAUSE.fullmatch(name) and is_number_of_seconds(seconds) for name, seconds in note.gpu_seconds.items()),
+    )
+    if all(good):
+        return note
+    return None
+
+
+def _parse_job_note(body: Any) -> Optional[JobNote]:
+    if not isinstance(body, dict) or set(body) != set(JobNote._fields):
+        return None
+    note = JobNote(**body)
+    good = (
+        type(note.job) is str and _JOB.fullmatch(note.job),
+        is_count(note.attempts),
+        note.started is None or is_number_of_seconds(note.started),
+        note.lost_steps is None or is_count(note.lost_steps),
+        note.goodput is None or (is_number_of_seconds(note.goodput) and note.goodput <= 1),
+        isinstance(note.ends, dict)
+        and len(note.ends) <= _CLASSES
+        and all(_CLASS.fullmatch(name) and is_count(count) for name, count in note.ends.items()),
+    )
+    if all(good):
+        return note
+    return None

@@ -1,0 +1,1 @@
+"""Values and tensors as typed JSON and named tensors, and back, without pickle: begin with `codec`."""

@@ -1,0 +1,87 @@
+"""`hyperpod-kit checkpoint import`: a checkpoint of another program as the first one of a root."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+
+from hyperpod_kit import ending
+from hyperpod_kit.checkpoint.commands import on_paths
+from hyperpod_kit.checkpoint.convert.files.byte_progress import TerminalProgress
+from hyperpod_kit.checkpoint.convert.import_checkpoint import SOURCES, import_checkpoint
+from hyperpod_kit.exit_codes import ExitCode
+from hyperpod_kit.untrusted import source_owner, terminal
+
+_EXAMPLES = """Examples:
+  hyperpod-kit checkpoint import /fsx/alice/deepspeed --from deepspeed --output /fsx/alice/run1
+  hyperpod-kit checkpoint import /fsx/alice/deepspeed --from deepspeed --tag global_step80 --output s3://bucket/run1
+  hyperpod-kit checkpoint import /fsx/alice/old/step-500 --from dcp --output /fsx/alice/run1
+  hyperpod-kit checkpoint import /fsx/models/llama --from huggingface --output /fsx/alice/run1"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="hyperpod-kit checkpoint import",
+        description="A checkpoint of another program as the first one of a root.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "source",
+        help="what the other program wrote, a directory (safetensors, torch: a file); of deepspeed the one that has "
+        "`latest`",
+    )
+    parser.add_argument("--from", required=True, dest="kind", choices=SOURCES, help="who wrote it")
+    parser.add_argument("--tag", help="deepspeed: which checkpoint in it (default: the one that `latest` names)")
+    parser.add_argument(
+        "--step", type=int, metavar="N", help="the step that it is of (default: what it says, or its name ends in)"
+    )
+    parser.add_argument("--output", required=True, metavar="ROOT", help="checkpoint root without a checkpoint")
+    parser.add_argument("--dry-run", action="store_true", help="look at the files, and only say what would be written")
+    parser.add_argument("--json", action="store_true", help="for programs")
+    return parser
+
+
+def main(argv: list[str]) -> int:
+    """Exit codes: 0 committed (or there already), 1 not, 2 usage, 3 nothing is there. Raises HyperpodKitError."""
+    args = build_parser().parse_args(argv)
+    return ending.run_converting_os_to_kit_errors(
+        lambda: on_paths.run_with_deadline_on_paths(lambda: _import_and_print_report(args), (args.source, args.output)),
+        lambda err: ending.Ending(str(err), None, ExitCode.PROBLEM),
+    )
+
+
+def _import_and_print_report(args: argparse.Namespace) -> int:
+    with source_owner.opening_sources_as_owner_of([args.source]):
+        imported = import_checkpoint(
+            args.source,
+            args.kind,
+            args.output,
+            tag=args.tag,
+            step=args.step,
+            dry_run=args.dry_run,
+            progress=TerminalProgress("imported"),
+        )
+    if args.json:
+        terminal.print_json({**asdict(imported), "output": args.output, "dry_run": args.dry_run})
+        return 0
+    if imported.unchecked:
+        unit = "files"
+        if args.kind in ("dcp", "megatron"):
+            unit = "tensors"
+        terminal.print_stderr(
+            f"{imported.unchecked} {unit} were written without check sums: a changed byte would not have been seen"
+        )
+    ranks_text = ""
+    if args.kind == "deepspeed":
+        ranks_text = f" of {imported.ranks} ranks"
+    if imported.already:
+        outcome = f"imported before, it is {imported.attempt} of {args.output}"
+    elif args.dry_run:
+        outcome = f"nothing was written to {args.output}"
+    else:
+        outcome = f"committed as {imported.attempt} to {args.output}"
+    terminal.print_stdout(
+        f"step {imported.step}{ranks_text}: {imported.tensors} tensors, {imported.bytes} bytes of files, {outcome}"
+    )
+    return 0

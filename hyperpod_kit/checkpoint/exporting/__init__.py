@@ -1,1 +1,0 @@
-"""A checkpoint, as another program reads it."""

@@ -1,1 +1,0 @@
-"""Files of other programs, read and written piece by piece."""

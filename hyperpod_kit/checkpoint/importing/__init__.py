@@ -1,1 +1,0 @@
-"""What another program saved, as the first checkpoint of a root."""

@@ -1,0 +1,143 @@
+"""render and upload."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hyperpod_kit.cli.terminal.options import config_argument, json_option
+from hyperpod_kit.cli.terminal.output import print_json, print_text, print_to_stderr, progress_bar
+
+if TYPE_CHECKING:
+    from hyperpod_kit.bundle.render import Bundle
+
+
+@click.command()
+@config_argument
+@click.option(
+    "--output",
+    "-o",
+    default="build/bundle",
+    show_default=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Directory to write; replaced as a whole.",
+)
+@click.option("--check", is_flag=True, help="Write nothing; exit code 1 when the directory holds something else.")
+@json_option
+def render(config: Path, output: Path, check: bool, as_json: bool) -> int:
+    """Write the lifecycle bundle to a directory: byte for byte what will run on the nodes.
+
+    \b
+    Examples:
+      hyperpod-kit render
+      hyperpod-kit render --output build/bundle --check  # in CI: is what was committed still what is rendered?
+    """
+    from hyperpod_kit.bundle import render as rendering
+    from hyperpod_kit.config.load import load
+
+    bundle = rendering.render(load(config))
+    if check:
+        return _compare_output_directory_and_print(bundle, config, output, as_json)
+    rendering.replace_bundle_directory(bundle, output)
+    if as_json:
+        print_json(
+            {
+                "bundle_id": bundle.bundle_id,
+                "directory": str(output),
+                "uri": bundle.source_s3_uri,
+                "files": len(bundle.files),
+                "bytes": bundle.size,
+            }
+        )
+    else:
+        print_to_stderr(
+            f"bundle {bundle.bundle_id}: {len(bundle.files)} files, {bundle.size / 1024:.0f} KiB in {output}"
+        )
+        print_to_stderr(f"next: hyperpod-kit upload {config}")
+    return 0
+
+
+def _compare_output_directory_and_print(bundle: Bundle, config: Path, output: Path, as_json: bool) -> int:
+    """Compare a directory with the bundle and print the differences; return 0 when it holds exactly this
+    one, else 1."""
+    from hyperpod_kit.bundle.compare import compare_with_directory
+
+    difference = compare_with_directory(bundle, output)
+    if as_json:
+        print_json(
+            {"bundle_id": bundle.bundle_id, "directory": str(output), "same": not difference, **difference.to_dict()}
+        )
+    elif not difference:
+        print_to_stderr(f"{output} holds bundle {bundle.bundle_id}")
+    else:
+        for line in difference.lines():
+            print_text(line)
+        print_to_stderr(f"{output} is not bundle {bundle.bundle_id}: {len(difference)} files would change")
+        print_to_stderr(f"next: hyperpod-kit render {config} --output {output}")
+    if difference:
+        return 1
+    return 0
+
+
+@click.command()
+@config_argument
+@json_option
+@click.option("--dry-run", is_flag=True, help="Say what would be uploaded where, and send nothing.")
+def upload(config: Path, as_json: bool, dry_run: bool) -> None:
+    """Put the lifecycle bundle into its bucket.
+
+    The prefix is named by the bundle's contents: what is there already is not sent again, and what a running cluster
+    uses is never changed. Every object is verified afterwards.
+
+    \b
+    Examples:
+      hyperpod-kit upload --dry-run
+      hyperpod-kit upload
+    """
+    from hyperpod_kit.aws.s3 import Bucket
+    from hyperpod_kit.bundle import render as rendering
+    from hyperpod_kit.bundle import upload as uploading
+    from hyperpod_kit.bundle.stored import THREADS
+    from hyperpod_kit.config.load import load
+    from hyperpod_kit.errors import UsageError
+
+    settings = load(config)
+    if not settings.entry_script:
+        raise UsageError(
+            "in ami_only mode no lifecycle script runs, so there is nothing to upload",
+            hint="hyperpod-kit create-cluster",
+        )
+    bundle = rendering.render(settings)
+    bucket = Bucket(bundle.bucket, settings.cluster.region, connections=THREADS)
+    if dry_run:
+        missing = uploading.list_paths_to_upload(bundle, bucket)
+        if as_json:
+            print_json({"bundle_id": bundle.bundle_id, "uri": bundle.source_s3_uri, "would_send": missing})
+        else:
+            print_to_stderr(f"would send {len(missing)} of {len(bundle.files)} files to {bundle.source_s3_uri}")
+        return
+    with progress_bar(f"bundle {bundle.bundle_id}", len(bundle.files)) as advance:
+        # A file is through when it was found the same, or sent and verified: both kinds move the bar once.
+        done = uploading.upload_bundle(
+            bundle, bucket, lambda what, count: advance(count) if what in ("same", "verified") else None
+        )
+    if as_json:
+        print_json(
+            {
+                "bundle_id": done.bundle_id,
+                "uri": done.uri,
+                "sent": done.sent,
+                "present": done.present,
+                "sent_bytes": done.sent_bytes,
+            }
+        )
+    elif done.sent:
+        print_to_stderr(
+            f"uploaded bundle {done.bundle_id} to {done.uri}: {done.sent} files sent "
+            f"({done.sent_bytes / 1024:.0f} KiB), {done.present} there already, all verified"
+        )
+        print_to_stderr(f"next: hyperpod-kit create-cluster {config}")
+    else:
+        print_to_stderr(f"bundle {done.bundle_id} is at {done.uri} already: all {done.present} files verified")

@@ -1,0 +1,84 @@
+"""policy: the least policies of the nodes' role."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Optional
+
+import click
+
+from hyperpod_kit.cli.terminal.options import config_argument
+from hyperpod_kit.cli.terminal.output import print_json, print_to_stderr
+from hyperpod_kit.errors import Absent
+
+if TYPE_CHECKING:
+    from hyperpod_kit.config.settings.settings import Settings
+    from hyperpod_kit.preflight.placement import NodeRole
+
+
+@click.command()
+@config_argument
+@click.option("--group", metavar="NAME", help="The role of this instance group; default: the cluster's own role.")
+@click.option("--trust", "of_trust", is_flag=True, help="Print the trust policy instead of the permissions.")
+def policy(config: Path, group: Optional[str], of_trust: bool) -> None:
+    """Print the least policy of the nodes' role, from the configuration.
+
+    One statement for each thing that nodes need: the bundle, each mount, each secret, logs, sessions; and a Deny for
+    writing where the bundle is. `validate --aws` has IAM simulate the same list against the role that there is. Asks
+    nobody, changes nothing.
+
+    \b
+    Examples:
+      hyperpod-kit policy > policy.json
+      hyperpod-kit policy --trust > trust.json
+      hyperpod-kit policy cluster.yaml --group workers  # where groups have roles of their own
+    """
+    from hyperpod_kit.config.load import load
+    from hyperpod_kit.preflight import required_permissions, role_policy
+
+    settings = load(config)
+    role = _role_of_group_or_first(settings, group)
+    if of_trust:
+        print_json(role_policy.trust_policy())
+        print_to_stderr(
+            f"next: write this to a file (> trust.json), then aws iam create-role --role-name {role.name} "
+            f"--assume-role-policy-document file://trust.json"
+        )
+        return
+    document = role_policy.permissions_policy(
+        required_permissions.required_permissions(settings, role), role_policy.bundle_write_denials(settings, role)
+    )
+    print_json(document)
+    if settings.metadata_users is None:
+        print_to_stderr(
+            "every process of every user on these nodes has these rights: the metadata service is open to all of them"
+        )
+        print_to_stderr(
+            "hyperpod_kit.metadata_service closes it (docs/users.md); --group prints the role of one group alone"
+        )
+    else:
+        print_to_stderr(
+            f"on the nodes root{''.join(f', {name}' for name in settings.metadata_users)} can have these rights"
+        )
+    length = role_policy.policy_length(document)
+    limit = role_policy.INLINE_LIMIT
+    if length > limit:
+        print_to_stderr(f"{length} characters: IAM takes {limit} of inline policies; make managed ones of its parts")
+    else:
+        print_to_stderr(
+            f"next: write this to a file (> policy.json), then aws iam put-role-policy --role-name {role.name} "
+            f"--policy-name hyperpod-kit --policy-document file://policy.json"
+        )
+
+
+def _role_of_group_or_first(settings: Settings, group: Optional[str]) -> NodeRole:
+    """The role of a group, or the first one. Raises UsageError."""
+    from hyperpod_kit.preflight.placement import execution_roles
+
+    for role in execution_roles(settings):
+        if group is None or any(member.name == group for member in role.groups):
+            return role
+    raise Absent(
+        f"there is no instance group {group}",
+        hint=f"instance groups are: {', '.join(member.name for member in settings.cluster.groups)}",
+    )

@@ -1,0 +1,1 @@
+"""Commands that change or list clusters and their nodes."""

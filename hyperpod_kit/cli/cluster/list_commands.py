@@ -1,0 +1,195 @@
+"""list-clusters and list-cluster-nodes."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional, Sequence
+
+import click
+
+from hyperpod_kit.cli.terminal.options import cluster_options, json_option, region_option, resolve_cluster
+from hyperpod_kit.cli.terminal.output import (
+    make_console,
+    print_json,
+    print_json_line,
+    print_text,
+    print_to_stderr,
+    table_cell,
+)
+from hyperpod_kit.errors import Unreachable, UsageError
+from hyperpod_kit.untrusted.text import clean_one_line
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from hyperpod_kit.cluster.nodes import ClusterNode
+
+NARROWEST = 72
+"""Columns that a table of nodes needs, with ids and addresses whole."""
+LONGEST_MESSAGE = 100
+"""Characters of AWS's message in a table: it can hold the end of a log, which --json and `diagnose` show whole."""
+_STYLES = {"Running": "green", "InService": "green", "Failure": "bold red", "Failed": "bold red"}
+
+
+@click.command("list-clusters")
+@region_option
+@json_option
+def list_clusters(region: Optional[str], as_json: bool) -> None:
+    """Every HyperPod cluster of the account in one region.
+
+    \b
+    Examples:
+      hyperpod-kit list-clusters
+      hyperpod-kit list-clusters --region us-west-2 --json
+    """
+    from rich.table import Table
+
+    from hyperpod_kit.aws.sagemaker import SageMaker
+    from hyperpod_kit.cluster.clusters import fetch_clusters
+
+    sagemaker = SageMaker(region)
+    clusters = fetch_clusters(sagemaker)
+    if as_json:
+        print_json({"region": sagemaker.region, "clusters": [asdict(cluster) for cluster in clusters]})
+        return
+    grid = Table(title=f"clusters in {sagemaker.region}", title_justify="left")
+    for column in ("cluster", "status", "created", "arn"):
+        grid.add_column(column, overflow="fold")
+    for cluster in clusters:
+        grid.add_row(
+            table_cell(cluster.name),
+            table_cell(cluster.status, _STYLES.get(cluster.status, "yellow")),
+            table_cell(cluster.created),
+            table_cell(cluster.arn),
+        )
+    if clusters:
+        make_console().print(grid)
+    print_to_stderr(f"{len(clusters)} clusters in {sagemaker.region}")
+
+
+@click.command("list-cluster-nodes")
+@cluster_options
+@click.option("--group", "groups", metavar="NAME", multiple=True, help="Of this instance group; may be repeated.")
+@click.option(
+    "--state", "states", metavar="STATE", multiple=True, help="In this state, such as Failure; may be repeated."
+)
+@click.option(
+    "--watch",
+    type=click.FloatRange(1),
+    metavar="SECONDS",
+    help="Look again that often until Ctrl-C, and say what has changed.",
+)
+@json_option
+def list_cluster_nodes(
+    config: Path,
+    cluster: Optional[str],
+    region: Optional[str],
+    groups: tuple[str, ...],
+    states: tuple[str, ...],
+    watch: Optional[float],
+    as_json: bool,
+) -> None:
+    """Every node with its address and state. With --json and --watch, one line is one whole look.
+
+    \b
+    Examples:
+      hyperpod-kit list-cluster-nodes
+      hyperpod-kit list-cluster-nodes --cluster ml --json
+      hyperpod-kit list-cluster-nodes --group workers --state Failure --state Pending
+      hyperpod-kit list-cluster-nodes --watch 10
+    """
+    from hyperpod_kit.aws.sagemaker import SageMaker
+    from hyperpod_kit.cluster.nodes import describe_node_changes, list_nodes
+
+    chosen = resolve_cluster(config, cluster, region)
+    sagemaker = SageMaker(chosen.region)
+    requested_states = {state.casefold() for state in states}
+
+    def select(every: Sequence[ClusterNode]) -> list[ClusterNode]:
+        return [
+            node
+            for node in every
+            if (not groups or node.group in groups)
+            and (not requested_states or node.status.casefold() in requested_states)
+        ]
+
+    every = list_nodes(sagemaker, chosen.name)
+    for name in sorted(set(groups) - {node.group for node in every}):
+        raise UsageError(
+            f"cluster {chosen.name} has no node in a group `{name}`: expected one of "
+            f"{', '.join(sorted({node.group for node in every})) or 'none'}"
+        )
+    nodes = select(every)
+    if as_json:
+        (print_json if watch is None else print_json_line)(_nodes_to_json(chosen.name, nodes))
+    else:
+        _print_nodes(chosen.name, nodes)
+        among = ""
+        if groups or requested_states:
+            among = f" of {len(every)}"
+        print_to_stderr(f"{len(nodes)}{among} nodes, {sum(1 for node in nodes if node.status == 'Running')} running")
+    while watch is not None:
+        time.sleep(watch)
+        try:
+            nodes, before = select(list_nodes(sagemaker, chosen.name)), nodes
+        except Unreachable as err:
+            print_to_stderr(f"{err.message}; asking again in {watch:g} s")
+            continue
+        if as_json:
+            print_json_line(_nodes_to_json(chosen.name, nodes))
+        else:
+            _print_timestamped_lines(describe_node_changes(before, nodes))
+
+
+def _nodes_to_json(name: str, nodes: Sequence[ClusterNode]) -> dict[str, Any]:
+    return {"cluster": name, "nodes": [asdict(node) for node in nodes]}
+
+
+def _print_timestamped_lines(lines: Sequence[str]) -> None:
+    from hyperpod_kit.cluster.times import format_utc
+
+    at = format_utc(datetime.now(timezone.utc))
+    for line in lines:
+        print_text(f"{at} {line}")
+
+
+def _print_nodes_narrow(screen: Console, nodes: Sequence[ClusterNode]) -> None:
+    """Print the nodes as lines, for a terminal too narrow for columns, which would cut off ids."""
+    for node in nodes:
+        screen.print(table_cell(node.instance_id), table_cell(node.status, _STYLES.get(node.status, "yellow")))
+        screen.print(table_cell(f"  {node.group} {node.address or '-'} {node.instance_type}"))
+        if node.message:
+            screen.print(table_cell(f"  {clean_one_line(node.message, LONGEST_MESSAGE)}"))
+
+
+def _print_nodes(name: str, nodes: Sequence[ClusterNode]) -> None:
+    from rich import box
+    from rich.table import Table
+
+    screen = make_console()
+    if screen.width < NARROWEST:
+        _print_nodes_narrow(screen, nodes)
+        return
+    shown, shape = ["group", "node", "address", "type", "state"], box.SIMPLE_HEAD
+    if screen.width >= 120:
+        shown, shape = [*shown, "launched"], box.HEAVY_HEAD
+    if any(node.message for node in nodes):
+        shown.append("message")
+    grid = Table(title=f"nodes of cluster {name}", title_justify="left", box=shape)
+    for column in shown:
+        grid.add_column(column, overflow="fold", no_wrap=column in ("node", "address", "state"))
+    for node in nodes:
+        cells = {
+            "group": table_cell(node.group),
+            "node": table_cell(node.instance_id),
+            "address": table_cell(node.address or "-"),
+            "type": table_cell(node.instance_type),
+            "state": table_cell(node.status, _STYLES.get(node.status, "yellow")),
+            "launched": table_cell(node.launched),
+            "message": table_cell(clean_one_line(node.message, LONGEST_MESSAGE) or "-"),
+        }
+        grid.add_row(*(cells[column] for column in shown))
+    screen.print(grid)

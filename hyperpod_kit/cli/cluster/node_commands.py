@@ -1,0 +1,174 @@
+"""replace-node, reboot-node and delete-node."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Sequence
+
+import click
+
+from hyperpod_kit.cli.cluster.jobs_first import JobsFirst, drain_options
+from hyperpod_kit.cli.cluster.ssh_options import make_live_cluster
+from hyperpod_kit.cli.terminal.confirm import require_confirmation
+from hyperpod_kit.cli.terminal.options import cluster_and_nodes_options, json_option, resolve_cluster
+from hyperpod_kit.cli.terminal.output import print_json, print_to_stderr
+
+if TYPE_CHECKING:
+    from hyperpod_kit.aws.sagemaker import Batched, SageMaker
+    from hyperpod_kit.cluster.nodes import ClusterNode
+
+
+COMES_BACK = 1800.0
+"""Seconds in which a node that was restarted is heard of again."""
+
+
+def node_command_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add NODE…, the cluster options, --yes, --dry-run, --json and the drain options to a command."""
+    for option in (
+        json_option,
+        click.option("--dry-run", is_flag=True, help="Only say which nodes are meant."),
+        click.option("--yes", is_flag=True, help="Do not ask."),
+        drain_options,
+        functools.partial(cluster_and_nodes_options, required=True),
+    ):
+        command = option(command)
+    return command
+
+
+class Verb(NamedTuple):
+    """What is done to nodes. `command`: its name; `done`: `replaced`; `question`: with {} for the nodes; `stay`:
+    whether the same nodes come back."""
+
+    act: Callable[[SageMaker, str, Sequence[ClusterNode]], Batched]
+    command: str
+    done: str
+    question: str
+    stay: bool = False
+
+
+@click.command("replace-node")
+@node_command_options
+def replace_node(**given: Any) -> int:
+    """Replace nodes by fresh ones.
+
+    NODE is an instance id, an address, a host name as Slurm shows it, or GROUP/INDEX as listed. CONFIG ends in .json,
+    .yaml or .yml.
+
+    The jobs on these nodes are listed first. --when-idle lets no new job start there and waits until those that run
+    have ended; --drain also queues jobs again that Slurm may queue again. When --drain-timeout is over, nothing is
+    sent, the nodes take jobs again, and the exit code is 3.
+
+    Exit code 1 when AWS refuses some of them; the others are being replaced then.
+
+    \b
+    Examples:
+      hyperpod-kit replace-node worker-group/0 --when-idle
+      hyperpod-kit replace-node i-0123456789abcdef0 10.1.2.3 --yes
+    """
+    from hyperpod_kit.cluster.nodes import replace_nodes
+
+    verb = Verb(replace_nodes, "replace-node", "replaced", "Replace {}? Everything on their own disks is lost.")
+    return _run_node_command(verb, **given)
+
+
+@click.command("reboot-node")
+@node_command_options
+def reboot_node(**given: Any) -> int:
+    """Restart nodes; what is on their disks stays, but for /opt/dlami/nvme. NODE as for replace-node.
+
+    No lifecycle script runs at a restart: mounts and their timer come back by their units.
+
+    The jobs on these nodes are listed first. --when-idle lets no new job start there and waits until those that run
+    have ended; --drain also queues jobs again that Slurm may queue again. When --drain-timeout is over, nothing is
+    sent, the nodes take jobs again, and the exit code is 3. With these options the command ends when the nodes have
+    come back and take jobs again.
+
+    \b
+    Examples:
+      hyperpod-kit reboot-node worker-group/0
+    """
+    from hyperpod_kit.cluster.nodes import reboot_nodes
+
+    verb = Verb(reboot_nodes, "reboot-node", "restarted", "Restart {}? What runs on them ends.", stay=True)
+    return _run_node_command(verb, **given)
+
+
+@click.command("delete-node")
+@node_command_options
+def delete_node(**given: Any) -> int:
+    """Delete nodes; none comes in their place. NODE as for replace-node.
+
+    AWS lowers the count of their groups with them. The configuration still has the old one: lower `count` there too,
+    or the next update-cluster makes new nodes.
+
+    The jobs on these nodes are listed first. --when-idle lets no new job start there and waits until those that run
+    have ended; --drain also queues jobs again that Slurm may queue again. When --drain-timeout is over, nothing is
+    sent, the nodes take jobs again, and the exit code is 3.
+
+    \b
+    Examples:
+      hyperpod-kit delete-node worker-group/7 --dry-run
+      hyperpod-kit delete-node i-0123456789abcdef0 --yes
+    """
+    from hyperpod_kit.cluster.nodes import delete_nodes
+
+    question = "Delete {}? Everything on their own disks is lost, and nothing takes their place."
+    verb = Verb(delete_nodes, "delete-node", "deleted", question)
+    return _run_node_command(verb, **given)
+
+
+def _run_node_command(
+    verb: Verb,
+    *,
+    nodes: tuple[str, ...],
+    config: Path,
+    cluster: Optional[str],
+    region: Optional[str],
+    first: JobsFirst,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    from hyperpod_kit.cluster.nodes import list_nodes, resolve_nodes, slurm_node_name
+
+    chosen = resolve_cluster(config, cluster, region)
+    live = make_live_cluster(chosen)
+    sagemaker = live.sagemaker
+    targets = resolve_nodes(list_nodes(sagemaker, chosen.name), nodes)
+    listed = ", ".join(dict.fromkeys(f"{node.instance_id} ({node.group})" for node in targets))
+    names = {node.instance_id: slurm_node_name(node.address) for node in targets if node.address}
+    first.load_jobs_on_nodes(live, list(names.values()))
+    if dry_run:
+        print_to_stderr(f"would be {verb.done}: {listed}")
+        first.print_jobs()
+        if as_json:
+            print_json({"cluster": chosen.name, "nodes": [asdict(node) for node in targets], **first.to_dict()})
+        return 0
+    first.print_jobs()
+    require_confirmation(first.confirmation_question_prefix() + verb.question.format(listed), yes=yes)
+    vacated = first.vacate_if_requested(list(names.values()), verb.command)
+    try:
+        done, refused = verb.act(sagemaker, chosen.name, targets)
+    except BaseException:
+        first.undrain_nodes(vacated)
+        raise
+    refused_names = [names[entry["NodeId"]] for entry in refused if entry["NodeId"] in names]
+    first.undrain_nodes(vacated, refused_names)
+    if as_json:
+        print_json({"cluster": chosen.name, verb.done: done, "refused": refused, **first.to_dict()})
+    if done:
+        print_to_stderr(f"being {verb.done}: {', '.join(done)}")
+    if done and verb.stay:
+        first.wait_for_restart_and_undrain(live, first.vacated_without_nodes(vacated, refused_names), COMES_BACK)
+    if refused:
+        print_to_stderr(f"error: {len(refused)} of {len(refused) + len(done)} nodes are not being {verb.done}")
+        for entry in refused:
+            print_to_stderr(f"  {entry['NodeId']}: {entry['ErrorCode']}: {entry['Message']}")
+    print_to_stderr(
+        "next: hyperpod-kit wait" if done else f"next: hyperpod-kit list-cluster-nodes --cluster {chosen.name}"
+    )
+    if refused:
+        return 1
+    return 0

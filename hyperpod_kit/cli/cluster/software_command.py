@@ -1,0 +1,170 @@
+"""update-software."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Mapping, Optional, Sequence
+
+import click
+
+from hyperpod_kit.cli.cluster.jobs_first import JobsFirst, drain_options
+from hyperpod_kit.cli.cluster.ssh_options import make_live_cluster
+from hyperpod_kit.cli.cluster.waiting import interval_option, timeout_option, wait_until_ready
+from hyperpod_kit.cli.terminal.confirm import require_confirmation
+from hyperpod_kit.cli.terminal.options import Cluster, cluster_options, json_option, resolve_cluster
+from hyperpod_kit.cli.terminal.output import make_console, print_json, print_to_stderr, table_cell
+from hyperpod_kit.errors import ClusterError
+
+if TYPE_CHECKING:
+    from hyperpod_kit.cluster.software import NodeSoftware
+
+
+@click.command("update-software")
+@cluster_options
+@click.option("--group", "groups", metavar="NAME", multiple=True, help="This instance group only; may be repeated.")
+@click.option("--batch", metavar="SIZE", help="So many nodes at once, `2` or `10%`; without it all at once.")
+@click.option("--pause", default=0, type=click.IntRange(0, 3600), help="Seconds between two batches.")
+@click.option("--image", metavar="AMI", help="Another image than HyperPod's newest: `ami-…`, or `default`.")
+@click.option("--forget-jobs", is_flag=True, help="Also where Slurm's state lies on the controller's own disk.")
+@click.option("--dry-run", is_flag=True, help="Only show what the nodes have, and what would be sent.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@drain_options
+@click.option("--wait", "then_wait", is_flag=True, help="Return when every node has been updated and runs.")
+@timeout_option
+@interval_option
+@json_option
+def update_software(
+    config: Path,
+    cluster: Optional[str],
+    region: Optional[str],
+    groups: tuple[str, ...],
+    batch: Optional[str],
+    pause: int,
+    image: Optional[str],
+    forget_jobs: bool,
+    dry_run: bool,
+    yes: bool,
+    first: JobsFirst,
+    then_wait: bool,
+    timeout: float,
+    interval: float,
+    as_json: bool,
+) -> int:
+    """Give nodes a newer AMI. They keep their addresses, get fresh root volumes, and are set up anew by the bundle.
+
+    What runs on a node ends when its turn comes; a job with --auto-resume=1 goes on elsewhere, or there afterwards.
+    Before it asks AWS, it looks whether the lifecycle script that the nodes begin with is still in its bucket, and
+    whether Slurm's state lies on shared storage: on the controller's own disk every job would be forgotten.
+
+    The jobs on these nodes are listed first. --when-idle and --drain wait until none of the nodes has a job, also with
+    --batch: name a part of the cluster with --group. They imply --wait, and let jobs in again when the nodes are back.
+    When --drain-timeout is over, nothing is sent, the nodes take jobs again, and the exit code is 3.
+
+    With --wait the exit code is 1 when AWS gives the update up; the batches before that have the new AMI then.
+
+    \b
+    Examples:
+      hyperpod-kit update-software --dry-run
+      hyperpod-kit update-software --group worker-group --batch 10% --pause 300 --wait
+    """
+    from hyperpod_kit.cluster import software
+    from hyperpod_kit.cluster.nodes import list_nodes, slurm_node_name
+
+    speed = software.parse_rollout(batch, pause)
+    chosen = resolve_cluster(config, cluster, region)
+    cluster_to_ask = make_live_cluster(chosen)
+    sagemaker = cluster_to_ask.sagemaker
+    live = sagemaker.describe_cluster(chosen.name)
+    meant = software.select_groups(live, groups)
+    nodes = [node for node in software.list_node_software(sagemaker.list_nodes(chosen.name)) if node.group in meant]
+    update_request = software.software_update_request(chosen.name, meant, speed, image)
+    updated = {node.instance_id for node in nodes}
+    every = list_nodes(sagemaker, chosen.name)
+    names = [slurm_node_name(node.address) for node in every if node.instance_id in updated and node.address]
+    first.load_jobs_on_nodes(cluster_to_ask, names)
+    if as_json:
+        listed = [node.to_dict() for node in nodes]
+        print_json({"cluster": chosen.name, "nodes": listed, "request": update_request, **first.to_dict()})
+    else:
+        _print_node_software(chosen.name, nodes)
+    first.print_jobs()
+    if dry_run:
+        return 0
+    software.require_in_service(live)
+    _require_slurm_state_survives_update(chosen, meant, forget_jobs)
+    _require_lifecycle_scripts_in_s3(software.groups_by_lifecycle_script(live, meant), chosen.region)
+    require_confirmation(
+        f"{first.confirmation_question_prefix()}Swap the root volumes of {len(nodes)} nodes "
+        f"({', '.join(meant)})? What runs "
+        "on them ends, "
+        "and what lies on their own disks is lost.",
+        yes=yes,
+    )
+    vacated = first.vacate_if_requested(names, "update-software")
+    try:
+        sagemaker.update_software(update_request)
+    except BaseException:
+        first.undrain_nodes(vacated)
+        raise
+    print_to_stderr(f"the software of {len(nodes)} nodes of cluster {chosen.name} is being updated")
+    if not (then_wait or first.is_requested):
+        print_to_stderr(f"next: hyperpod-kit wait --cluster {chosen.name}")
+        return 0
+
+    def lacking() -> Sequence[str]:
+        late = software.instances_not_updated(nodes, software.list_node_software(sagemaker.list_nodes(chosen.name)))
+        if late:
+            return [f"{len(late)} of {len(nodes)} nodes not updated, first {late[0]}"]
+        return []
+
+    stale = str(live.get("FailureMessage", ""))
+    wait_until_ready(
+        sagemaker, chosen.name, timeout=timeout, interval=interval, stale_failure=stale, list_missing=lacking
+    )
+    first.wait_for_restart_and_undrain(cluster_to_ask, vacated, timeout)
+    print_to_stderr(f"cluster {chosen.name} is ready; next: hyperpod-kit validate-mounts")
+    return 0
+
+
+def _require_slurm_state_survives_update(chosen: Cluster, groups: Sequence[str], forget_jobs: bool) -> None:
+    """Raise ClusterError where slurmctld's state would go with the controller's root volume, or that is not known."""
+    settings = chosen.settings
+    if forget_jobs or (settings is not None and settings.parameters.controller_group not in groups):
+        return
+    if settings is None:
+        raise ClusterError(
+            "without the configuration it is not known which group is the controller's, and whether Slurm's state "
+            "outlives its root volume",
+            hint="name the configuration file; --forget-jobs if every job may be lost",
+        )
+    if not settings.slurm_state_mount_name:
+        raise ClusterError(
+            f"Slurm's state lies on the own disk of {settings.parameters.controller_group}: with a fresh root volume "
+            "every job and queue is lost, and job numbers start at 1 again",
+            hint="--group for the others; or keep it on FSx or EFS (`hyperpod_kit.slurm.state`); or --forget-jobs",
+        )
+
+
+def _require_lifecycle_scripts_in_s3(groups_by_script_uri: Mapping[str, Sequence[str]], region: Optional[str]) -> None:
+    """Raise ClusterError for a lifecycle script that nodes would not find: they would come back without anything."""
+    from hyperpod_kit.aws.s3 import Bucket
+
+    for uri, groups in groups_by_script_uri.items():
+        bucket, _, key = uri[len("s3://") :].partition("/")
+        if "" not in Bucket(bucket, region).sizes_by_relative_key(key):
+            raise ClusterError(
+                f"{uri} is not there: nodes of {', '.join(groups)} would come back without mounts and hooks",
+                hint="hyperpod-kit upload, if it is this configuration's bundle; else put it back",
+            )
+
+
+def _print_node_software(name: str, nodes: Sequence[NodeSoftware]) -> None:
+    from rich.table import Table
+
+    grid = Table(title=f"software of cluster {name}", title_justify="left")
+    for column in ("group", "node", "version", "AWS says", "updated"):
+        grid.add_column(column, overflow="fold")
+    for node in nodes:
+        values = (node.group, node.instance_id, node.version or "-", node.standing or "-", node.updated or "-")
+        grid.add_row(*(table_cell(word) for word in values))
+    make_console().print(grid)

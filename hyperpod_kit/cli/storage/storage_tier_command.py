@@ -1,0 +1,155 @@
+"""storage tier."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Optional
+
+import click
+
+from hyperpod_kit.cli.terminal.options import json_option
+from hyperpod_kit.errors import UsageError
+
+if TYPE_CHECKING:
+    from hyperpod_kit.storage.tier.fsx_release import FsxRelease
+    from hyperpod_kit.storage.tier.run import TierPlan
+
+PERCENT = click.FloatRange(0, 100)
+
+
+@click.command()
+@click.argument("roots", nargs=-1, required=True, metavar="ROOT…")
+@click.option("--to", metavar="DIRECTORY|s3://…", help="Move there, each run into a root of its own.")
+@click.option("--delete", is_flag=True, help="Delete instead.")
+@click.option("--release", metavar="FILE-SYSTEM", help="Let FSx export them to S3 and free their room: its id.")
+@click.option("--above", type=PERCENT, metavar="PERCENT", help="Only when the file system is fuller than that.")
+@click.option("--until", type=PERCENT, metavar="PERCENT", help="And then only until that; default: 10 below --above.")
+@click.option("--older-than", metavar="TIME", help="Only what was saved so long ago: 3d.")
+@click.option("--keep", type=click.IntRange(1), default=3, show_default=True, help="Newest ones of each run that stay.")
+@click.option("--dry-run", is_flag=True, help="Say what would go.")
+@json_option
+def tier(
+    roots: tuple[str, ...],
+    to: Optional[str],
+    delete: bool,
+    release: Optional[str],
+    above: Optional[float],
+    until: Optional[float],
+    older_than: Optional[str],
+    keep: int,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Take old checkpoints of runs to a cheaper place, or away.
+
+    Each ROOT is a run's root of checkpoints. A move is a copy, read back and proved to its last byte, and then a
+    removal; killed anywhere, the same words finish it. However full the file system is, these stay: the --keep newest
+    valid checkpoints of each run (their bytes are read to prove it), whatever is newer than the newest, what is pinned,
+    being restored or open, and what cannot be judged. Ages are those of the save: no access time is asked.
+
+    With --release they stay where they are, on FSx for Lustre: its data repository tasks export them to the linked
+    bucket and free their room, and whoever reads one gets it from there. Each file is asked (lfs hsm_state) whether
+    that is so.
+
+    Exit code 1 when --until cannot be reached, or something could not be looked at or moved.
+
+    \b
+    Examples:
+      hyperpod-kit storage tier /fsx/runs/* --to /archive --above 80 --until 70 --dry-run
+      hyperpod-kit storage tier /fsx/runs/* --to s3://my-bucket/archive --older-than 30d --keep 1
+      hyperpod-kit storage tier /fsx/scratch/run --delete --above 90
+      hyperpod-kit storage tier /fsx/runs/* --release fs-0123456789abcdef0 --above 80
+    """
+    import time
+
+    from hyperpod_kit.cli.terminal.output import print_json, print_text, print_to_stderr, progress_bar
+    from hyperpod_kit.cli.views.storage_usage_show import format_size
+    from hyperpod_kit.storage.plan import facts
+    from hyperpod_kit.storage.tier import run
+    from hyperpod_kit.storage.tier.rules import TierRule
+
+    if (bool(to), delete, bool(release)).count(True) != 1:
+        raise UsageError("where to?", hint="one of --to DIRECTORY, --to s3://BUCKET/PREFIX, --release FS-ID, --delete")
+    shares = [None if percent is None else percent / 100 for percent in (above, until)]
+    rule = TierRule(shares[0], shares[1], facts.parse_seconds(older_than) if older_than else None, keep)
+    planned = run.make_plan(roots, rule, time.time())
+    by_fsx = _look_up_links_for_fsx_release(release, planned) if release else None
+    if not as_json:
+        _print_tier_plan(planned)
+    done = run.TierResult((), ())
+    if not dry_run:
+        with progress_bar("checkpoints", len(planned.choice.go)) as advance:
+            if by_fsx:
+                done = by_fsx.release_checkpoints(planned, rule, lambda item: advance(1))
+            else:
+                done = run.apply_plan(planned, rule, to, lambda item: advance(1))
+    if as_json:
+        moved = [f"{checkpoint.root}/{checkpoint.attempt}" for checkpoint in done.removed]
+        print_json(
+            {
+                **planned.to_json(),
+                "dry_run": dry_run,
+                "to": to,
+                "release": release,
+                "gone": moved,
+                "left": dict(done.retained),
+            }
+        )
+    elif not dry_run:
+        print_text(
+            f"{len(done.removed):,} checkpoints have gone, "
+            f"{format_size(sum(checkpoint.size for checkpoint in done.removed))}"
+        )
+    for path, reason in (*planned.failed, *done.retained):
+        print_to_stderr(f"{path}: {reason}")
+    for name, short in planned.choice.short.items():
+        print_to_stderr(
+            f"file system {name}: {format_size(short)} more would have to go, and nothing else may: --keep, "
+            "pins, other files"
+        )
+    if planned.failed or done.retained or planned.choice.short:
+        return 1
+    return 0
+
+
+def _look_up_links_for_fsx_release(file_system_id: str, planned: TierPlan) -> FsxRelease:
+    """Look up at FSx which bucket each root is linked to, and return the release of their files; changes
+    nothing."""
+    from hyperpod_kit.aws.fsx import Fsx
+    from hyperpod_kit.cli.terminal.output import print_to_stderr
+    from hyperpod_kit.run import LocalRunner
+    from hyperpod_kit.storage.tier.fsx_link import locate_linked_roots
+    from hyperpod_kit.storage.tier.fsx_release import FsxRelease
+
+    fsx = Fsx()
+    links = locate_linked_roots(fsx, file_system_id, [root.store.url for root in planned.roots])
+    return FsxRelease(file_system_id, links, fsx, LocalRunner(), print_to_stderr)
+
+
+def _print_tier_plan(planned: TierPlan) -> None:
+    from rich.table import Table
+
+    from hyperpod_kit.cli.terminal.output import make_console, print_text, table_cell
+    from hyperpod_kit.cli.views.storage_usage_show import format_size
+
+    grid = Table()
+    for column in ("run", "checkpoint", "", "on disk", "why it stays"):
+        grid.add_column(column)
+    for checkpoint in planned.choice.go:
+        grid.add_row(*map(table_cell, (checkpoint.root, checkpoint.attempt, "goes", format_size(checkpoint.size), "")))
+    going = {(checkpoint.root, checkpoint.attempt) for checkpoint in planned.choice.go}
+    for root in planned.roots:
+        for item in root.items:
+            if (item.root, item.attempt) not in going:
+                grid.add_row(
+                    *map(
+                        table_cell, (item.root, item.attempt, "stays", format_size(item.size), "the rule needs no more")
+                    )
+                )
+        for attempt, reason in root.stay:
+            grid.add_row(*map(table_cell, (root.store.url, attempt, "stays", "", reason)))
+    make_console().print(grid)
+    for pool in planned.pools:
+        if pool.total:
+            saved = sum(checkpoint.size for checkpoint in planned.choice.go if checkpoint.pool == pool.name)
+            after = f"{pool.used / pool.total:.1%} full, {(pool.used - saved) / pool.total:.1%} afterwards"
+            print_text(f"file system {pool.name}: {after}")

@@ -1,0 +1,1 @@
+"""What every command shares: output, options, help, and how a command line ends. Begin with `output`."""

@@ -1,0 +1,202 @@
+"""The exit: words go to stderr, data to stdout; colours and bars only where a person looks.
+
+Nothing else of the admin's program writes to a terminal (tests/hostile/test_every_writer.py), so whatever a node, a
+bucket or a ledger said is cleaned here; the styles are added to what is clean.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional
+
+import click
+
+from hyperpod_kit.untrusted import terminal
+from hyperpod_kit.untrusted.text import clean_one_line, replace_unprintable_in_lines
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+CELL = 2000
+"""Characters of a value in a table: AWS's longest messages fit."""
+
+PLAIN_WIDTH = 10 * CELL
+"""Columns of a table that goes to a file or a pipe: a row is a line there, whatever is in it."""
+
+
+def print_to_stderr(text: str) -> None:
+    """Print a sentence for a person on stderr, cleaned; do nothing where it cannot be written, see
+    `terminal.print_stderr`."""
+    try:
+        click.echo(terminal.sanitize_lines(text), err=True)
+    except OSError:
+        terminal.redirect_to_devnull(sys.stderr)
+
+
+def print_text(
+    text: str = "", *, fg: Optional[str] = None, dim: bool = False, nl: bool = True, err: bool = False
+) -> None:
+    """Words on stdout (`err`: stderr), in a style of ours: what is in them is cleaned first."""
+    shown = terminal.sanitize_lines(text)
+    styled = shown
+    if (fg or dim) and _is_colour_enabled():
+        styled = click.style(shown, fg=fg, dim=dim or None)
+    click.echo(styled, nl=nl, err=err)
+
+
+def _is_colour_enabled() -> bool:
+    """Whether to colour, as rich decides it and click does not: https://no-color.org, and a terminal that has none."""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in ("dumb", "unknown")
+
+
+def print_unchanged_unless_terminal(text: str) -> None:
+    """Print on stdout what this program has made for programs: a script, a configuration.
+
+    It is printed unchanged, except on a terminal, where control characters are cleaned.
+    """
+    if not sys.stdout.isatty():
+        shown = text
+    else:
+        shown = replace_unprintable_in_lines(text)
+    click.echo(shown, nl=not text.endswith("\n"))
+
+
+def print_error(message: str, hint: Optional[str] = None) -> None:
+    """Print what failed, and what to type next."""
+    print_to_stderr("error: " + terminal.indent_continuation_lines(message))
+    if hint:
+        print_to_stderr("hint: " + terminal.indent_continuation_lines(hint))
+
+
+def print_json(value: Any) -> None:
+    """Print one value as indented JSON on stdout, for `--json`."""
+    click.echo(terminal.json_text_without_nan(value, indent=2))
+
+
+def print_json_line(value: Any) -> None:
+    """Print one object on one line of many."""
+    click.echo(terminal.json_text_without_nan(value))
+
+
+def ask_yes_no(question: str) -> bool:
+    """Ask yes or no on stderr. Raises click.Abort at the end of the input."""
+    return click.confirm(terminal.sanitize_lines(question), err=True)
+
+
+def ask_line(question: str, default: Any, show_default: bool) -> str:
+    """Ask for a line on stderr. Raises click.Abort at the end of the input."""
+    line: str = click.prompt(terminal.sanitize_lines(question), default=default, show_default=show_default, err=True)
+    return line
+
+
+def table_cell(value: object, style: str = "") -> Text:
+    """Return a value as the text of a table cell: cleaned, one line, CELL characters at most."""
+    from rich.text import Text
+
+    return Text(clean_one_line(value, CELL), style)
+
+
+def make_console(stderr: bool = False) -> Console:
+    """A rich console on stdout (tables) or stderr (progress). Square brackets and colons are only themselves on it."""
+    from hyperpod_kit.cli.terminal.clean_console import CleanConsole
+
+    stream = sys.stdout
+    if stderr:
+        stream = sys.stderr
+    width = None
+    if not stream.isatty():
+        width = PLAIN_WIDTH
+    return CleanConsole(file=stream, width=width, highlight=False, markup=False, emoji=False)
+
+
+@contextmanager
+def progress_bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A progress bar on stderr; where that is no terminal, a line for each QUIET seconds. Yields advance(count)."""
+    if not sys.stderr.isatty():
+        with _print_progress_periodically(title, total) as advance:
+            yield advance
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    with Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=make_console(stderr=True),
+        transient=True,
+    ) as progress:
+        task = progress.add_task(title, total=total)
+        yield lambda count: progress.advance(task, count)
+
+
+QUIET = 10.0
+"""Seconds after which work that goes on without a terminal says how far it is, so that nobody takes it for stuck."""
+
+
+@contextmanager
+def _print_progress_periodically(title: str, total: int) -> Iterator[Callable[[int], None]]:
+    done, over = 0, threading.Event()
+
+    def report() -> None:
+        while not over.wait(QUIET):
+            print_to_stderr(f"{title}: {done} of {total}")
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+
+    reporter = threading.Thread(target=report, daemon=True, name="progress")
+    reporter.start()
+    try:
+        yield advance
+    finally:
+        over.set()
+        reporter.join()
+
+
+SILENCE = 30.0
+"""Seconds after which a line of `watch` is said again."""
+
+
+@contextmanager
+def live_status() -> Iterator[Callable[[str], None]]:
+    """Yields show(line): what something is doing now, with the seconds since the beginning, one line a change.
+
+    A long silence must not look like a hang: a line that has not changed for SILENCE seconds is said again, and on a
+    terminal the last one stays at the bottom with a spinner and the seconds.
+    """
+    started_at = time.monotonic()
+    last, reported_at = "", started_at
+    screen = None
+    if sys.stderr.isatty():
+        screen = make_console(stderr=True)
+    spinner = None
+    if screen is not None:
+        spinner = screen.status("asking AWS")
+
+    def show(line: str) -> None:
+        nonlocal last, reported_at
+        now = time.monotonic()
+        shown = f"{now - started_at:5.0f} s  {line}"
+        if screen is None or spinner is None:
+            if line != last or now - reported_at >= SILENCE:
+                last, reported_at = line, now
+                print_to_stderr(shown)
+            return
+        if line != last:
+            last = line
+            # Through the same console, which moves the spinner out of the way.
+            screen.print(table_cell(shown))
+        spinner.update(table_cell(f"{line.split(' · ')[0]}, {now - started_at:.0f} s"))
+
+    if spinner is None:
+        yield show
+    else:
+        with spinner:
+            yield show

@@ -1,0 +1,1 @@
+"""What commands print: tables, pages and rows, apart from what they do."""

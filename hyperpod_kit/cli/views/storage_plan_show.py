@@ -1,0 +1,220 @@
+"""What `storage plan` prints."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hyperpod_kit.cli.terminal.output import make_console, print_json, print_text, print_to_stderr, table_cell
+
+if TYPE_CHECKING:
+    from hyperpod_kit.storage.plan.calibration import Calibration
+    from hyperpod_kit.storage.plan.candidates import Band, StorageChoice
+    from hyperpod_kit.storage.plan.plan import Plan
+
+
+def print_plan(storage_plan: Plan, as_json: bool) -> None:
+    """The sizes, the kinds side by side, the choice and its configuration."""
+    if as_json:
+        print_json(storage_plan.to_json())
+        return
+    from hyperpod_kit.storage.plan.sizing import format_bytes
+
+    size = storage_plan.size
+    parts = f"model {format_bytes(size.model)}, optimizer {format_bytes(size.optimizer)}"
+    print_text(f"a checkpoint: {format_bytes(size.total)} ({parts}), {format_bytes(size.rank)} a rank")
+    print_text(f"written in {size.files} files at once, the largest {format_bytes(size.file)}")
+    if size.shared_memory:
+        print_text(f"/dev/shm of each node: {format_bytes(size.shared_memory)} for two captures of each rank")
+    print_text("assumed:")
+    for line in storage_plan.assumptions:
+        print_text(f"  {line}")
+    print_text()
+    _print_candidates(storage_plan)
+    # Once a kind, and not once for each size of it.
+    for line in dict.fromkeys(
+        f"{candidate.kind.title}: {text}"
+        for candidate in storage_plan.candidates
+        for text in (*candidate.refused, *candidate.notes)
+    ):
+        print_text(line, dim=True)
+    _print_choice(storage_plan)
+    for text in storage_plan.warnings:
+        print_to_stderr(f"warning: {text}")
+
+
+def _print_candidates(made: Plan) -> None:
+    from rich.table import Table
+
+    grid = Table(title="kinds of storage", title_justify="left")
+    for column in ("storage", "training waits", "until durable", "every", "goodput", "US dollars a month", ""):
+        grid.add_column(column)
+    for candidate in made.candidates:
+        if candidate is made.chosen:
+            verdict = "chosen"
+        elif candidate.refused:
+            verdict = "no"
+        else:
+            verdict = ""
+        row = (
+            _candidate_title(candidate),
+            _format_duration_band(candidate.stall),
+            _format_duration_band(candidate.durable),
+            _format_duration(candidate.rhythm.every),
+        )
+        grid.add_row(
+            *map(table_cell, (*row, f"{candidate.rhythm.goodput:.2%}", _format_monthly_cost(candidate), verdict))
+        )
+    make_console().print(grid)
+    _print_lustre_cost_curve(made)
+
+
+def _format_monthly_cost(choice: StorageChoice) -> str:
+    if choice.cost.usd is None:
+        return "not known"
+    return f"{choice.cost.usd:,.2f}"
+
+
+def _print_lustre_cost_curve(made: Plan) -> None:
+    from rich.table import Table
+
+    if len(made.curve) < 2:
+        return
+    grid = Table(title="FSx for Lustre: money against stall", title_justify="left")
+    for column in ("size", "training waits", "until durable", "every", "goodput", "US dollars a month"):
+        grid.add_column(column)
+    for choice in made.curve:
+        row = (
+            _candidate_title(choice),
+            _format_duration_band(choice.stall),
+            _format_duration_band(choice.durable),
+            _format_duration(choice.rhythm.every),
+        )
+        grid.add_row(*map(table_cell, (*row, f"{choice.rhythm.goodput:.2%}", _format_monthly_cost(choice))))
+    make_console().print(grid)
+
+
+def _print_choice(made: Plan) -> None:
+    choice = made.chosen
+    if choice is not None:
+        print_text()
+        print_text(f"chosen: {_candidate_title(choice)}, the cheapest that is no bottleneck")
+        if choice.headroom is not None:
+            print_text(f"its bandwidth is {choice.headroom:.0%} more than the writers need")
+        for key, price in choice.cost.prices:
+            print_text(f"price of {key}: {price.usd} US dollars a {price.unit}, {price.date}, {price.source}")
+        for name, value in _flatten_settings(made.recommended_settings()):
+            print_text(f"  {name}: {value}")
+    if made.data is not None:
+        print_text(f"training data: {made.data.place}")
+        for text in made.data.why:
+            print_text(f"  {text}")
+
+
+def _flatten_settings(values: dict[str, Any], key_prefix: str = "") -> list[tuple[str, Any]]:
+    entries: list[tuple[str, Any]] = []
+    for name, value in values.items():
+        if isinstance(value, dict):
+            entries += _flatten_settings(value, f"{key_prefix}{name}.")
+        else:
+            entries += [(key_prefix + name, value)]
+    return entries
+
+
+def _candidate_title(choice: StorageChoice) -> str:
+    if choice.lustre is None:
+        return choice.kind.title
+    efa = ""
+    if choice.lustre.efa:
+        efa = ", EFA"
+    return f"{choice.kind.title}, {choice.lustre.capacity:,} GiB of {choice.lustre.throughput} MB/s a TiB{efa}"
+
+
+def _format_duration(seconds: float) -> str:
+    if seconds < 600:
+        return f"{seconds:.3g} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+def _format_duration_band(band: Band) -> str:
+    if band.high / max(band.low, 1e-9) < 1.001:
+        return _format_duration(band.likely)
+    return f"{_format_duration(band.low)} to {_format_duration(band.high)}"
+
+
+def print_calibration_against_predictions(
+    measurements: Calibration, as_json: bool, *, include_streaming_times: bool
+) -> None:
+    """Every measured time beside the predicted one; `published`: the tables of training data too."""
+    from hyperpod_kit.storage.plan import calibration as fits
+    from hyperpod_kit.storage.plan.data import compare_published_streaming_times
+
+    cells, rows = (
+        fits.compare_samples_with_predictions(measurements),
+        compare_published_streaming_times() if include_streaming_times else [],
+    )
+    if as_json:
+        print_json(
+            {
+                "source": measurements.source,
+                "about": measurements.about,
+                "cells": [
+                    {
+                        **vars(sample_fit.sample),
+                        "predicted_seconds": sample_fit.predicted,
+                        "error": sample_fit.relative_error,
+                        "left_out_error": sample_fit.leave_one_out_relative_error,
+                    }
+                    for sample_fit in cells
+                ],
+                "streamed": [row._asdict() for row in rows],
+            }
+        )
+        return
+    from rich.table import Table
+
+    grid = Table(title=f"{measurements.source}: seconds of a save, measured and predicted", title_justify="left")
+    for column in ("what", "storage", "writer", "writers", "measured", "predicted", "error", "without this cell"):
+        grid.add_column(column)
+    for sample_fit in cells:
+        if sample_fit.leave_one_out_relative_error is None:
+            alone = ""
+        else:
+            alone = f"{sample_fit.leave_one_out_relative_error:+.1%}"
+        seconds = (
+            f"{sample_fit.sample.seconds:.2f}",
+            f"{sample_fit.predicted:.2f}",
+            f"{sample_fit.relative_error:+.1%}",
+            alone,
+        )
+        about = (
+            sample_fit.sample.label,
+            sample_fit.sample.storage,
+            sample_fit.sample.writer,
+            sample_fit.sample.writers,
+        )
+        grid.add_row(*map(table_cell, (*about, *seconds)))
+    make_console().print(grid)
+    if not rows:
+        return
+    grid = Table(title="training data streamed, against copied first: seconds", title_justify="left")
+    for column in (
+        "data",
+        "copy",
+        "fit",
+        "streamed",
+        "fit",
+        "training, printed",
+        "recomputed",
+        "cost, printed",
+        "cost",
+    ):
+        grid.add_column(column)
+    for row in rows:
+        times = tuple(f"{value:,.0f}" for value in row[1:7])
+        grid.add_row(*map(table_cell, (row.name, *times, f"{row.difference_printed}%", f"{row.difference:.4f}%")))
+    make_console().print(grid)
+    print_to_stderr(
+        "the printed training time is ten times too small: 9.7 s a step, 90 million rows, 32 a step, are 27.3 million s"
+    )

@@ -1,0 +1,1 @@
+"""What every key of the configuration means: begin with `fields`."""

@@ -1,0 +1,1 @@
+"""The configuration as dataclasses, and findings about it: begin with `settings`."""

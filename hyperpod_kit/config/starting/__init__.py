@@ -1,0 +1,1 @@
+"""A first configuration, from a few answers: begin with `starter`."""

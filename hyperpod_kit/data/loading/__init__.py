@@ -1,0 +1,1 @@
+"""torch's DataLoader with an exact position: begin with `loader.ElasticLoader`."""

@@ -1,0 +1,1 @@
+"""Arithmetic over sample numbers that many places need."""

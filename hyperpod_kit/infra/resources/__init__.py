@@ -1,0 +1,1 @@
+"""The resources of a template, one file a service: `template` puts them together."""

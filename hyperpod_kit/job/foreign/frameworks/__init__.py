@@ -1,0 +1,1 @@
+"""What each framework writes beside its checkpoints: one file a framework, chosen in `newest`."""

@@ -1,0 +1,1 @@
+"""How a node is reached: by ssh with verified host keys, or by SSM. Begin with `ssh` and `ssm_sessions`."""

@@ -1,0 +1,1 @@
+"""Why a node is not what it should be: begin with `diagnose`."""

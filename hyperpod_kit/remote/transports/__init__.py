@@ -1,0 +1,1 @@
+"""The ways to the nodes' reports, one file each: begin with `transport` and `transports`."""

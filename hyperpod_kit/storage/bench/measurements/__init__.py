@@ -1,0 +1,1 @@
+"""What `storage bench` measures of a mount, one file a measurement: `run` puts them together."""

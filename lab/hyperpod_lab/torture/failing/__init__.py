@@ -1,0 +1,1 @@
+"""The n-th operation of a commit fails: begin with `faults`."""

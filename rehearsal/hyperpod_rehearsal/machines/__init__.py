@@ -1,0 +1,1 @@
+"""Machines: image, overlay, network, control group and clock. Begin with `machine`."""

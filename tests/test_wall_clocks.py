@@ -31,7 +31,7 @@ ALLOWED: Dict[str, Tuple[int, str]] = {
     ),
     "checkpoint/agent/reports/save_failures.py": (1, SHOWN),
     "checkpoint/agent/leader/failure_counter.py": (1, SHOWN),
-    "checkpoint/commands/rebuild.py": (1, "a lost manifest's time, for policies that keep one in so many seconds"),
+    "checkpoint/commands/repair.py": (1, "a lost manifest's time, for policies that keep one in so many seconds"),
     "checkpoint/convert/import_checkpoint.py": (1, SAME),
     "checkpoint/repository/records/lease.py": (
         4,

@@ -22,7 +22,7 @@ from transformers import Trainer, TrainerCallback, trainer_utils
 from transformers.trainer_callback import ExportableState
 
 from hyperpod_kit.checkpoint.adapters.roots import RootPath, resolve_root
-from hyperpod_kit.checkpoint.convert.formats.weights_file import LAYOUT
+from hyperpod_kit.checkpoint.convert.files.weights_file import LAYOUT
 from hyperpod_kit.checkpoint.manager import Manager
 from hyperpod_kit.checkpoint.repository import policy, selection
 from hyperpod_kit.checkpoint.repository.store.open import open_store

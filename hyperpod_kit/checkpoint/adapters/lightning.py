@@ -21,8 +21,7 @@ from torch.utils.data import RandomSampler, SequentialSampler, SubsetRandomSampl
 
 from hyperpod_kit.checkpoint.adapters.roots import RootPath, resolve_root
 from hyperpod_kit.checkpoint.capture.staging import OnBusy
-from hyperpod_kit.checkpoint.convert.export_checkpoint import lightning_checkpoint
-from hyperpod_kit.checkpoint.convert.formats.preview import LIGHTNING
+from hyperpod_kit.checkpoint.convert.formats.lightning import LIGHTNING, lightning_checkpoint
 from hyperpod_kit.checkpoint.dcp import checkpoint_location
 from hyperpod_kit.checkpoint.manager import Manager
 from hyperpod_kit.checkpoint.restore.results import Restored

@@ -6,16 +6,13 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from hyperpod_kit.checkpoint.convert.files import new_root
 from hyperpod_kit.checkpoint.convert.files.byte_progress import CountedBytes, Progress, no_progress
-from hyperpod_kit.checkpoint.convert.files.byte_sources import ImportedFiles, closing_imported_files
-from hyperpod_kit.checkpoint.convert.files.new_root import RankPart
-from hyperpod_kit.checkpoint.convert.formats import dcp, deepspeed, megatron, safetensors, torch_file
+from hyperpod_kit.checkpoint.convert.files.byte_sources import closing_imported_files
+from hyperpod_kit.checkpoint.convert.known_formats import load_formats
 from hyperpod_kit.checkpoint.repository import selection
 from hyperpod_kit.checkpoint.repository.format.manifest import Manifest
 from hyperpod_kit.checkpoint.repository.read import verify
@@ -23,6 +20,9 @@ from hyperpod_kit.checkpoint.repository.records import catalog
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import StoreOrRoot, as_store
 from hyperpod_kit.errors import Absent, CheckpointError, UsageError
+
+_FORMATS = {name: foreign_format for name, foreign_format in load_formats().items() if foreign_format.can_import}
+SOURCES = tuple(sorted(_FORMATS))
 
 
 @dataclass(frozen=True)
@@ -38,18 +38,6 @@ class ImportedCheckpoint:
     bytes: int
     unchecked: int = 0
     already: bool = False
-
-
-class _ImportSource(NamedTuple):
-    """A source that was looked at. `step`: None where it does not say. `files_directory`: where the files are, if
-    elsewhere."""
-
-    step: int | None
-    ranks: int
-    parts: Iterator[RankPart]
-    bytes: int
-    unchecked: int
-    files_directory: Path | None = None
 
 
 def import_checkpoint(
@@ -77,7 +65,8 @@ def import_checkpoint(
     """
     if kind not in SOURCES:
         raise UsageError(f"cannot import from {kind!r}: expected one of {', '.join(SOURCES)}")
-    if tag is not None and kind != "deepspeed":
+    foreign_format = _FORMATS[kind]
+    if tag is not None and not foreign_format.has_tags:
         raise UsageError(f"--tag is of deepspeed, and this is {kind}", hint="name the directory or file itself")
     if step is not None and step < 0:
         raise UsageError(f"step is {step}, expected 0 or more")
@@ -86,7 +75,7 @@ def import_checkpoint(
     if not path.exists():
         raise Absent(f"{path} is not there", hint=f"ls {path.parent}")
     with closing_imported_files() as files:
-        inspected = _inspect_deepspeed(path, tag) if kind == "deepspeed" else _INSPECTORS[kind](files, path)
+        inspected = foreign_format.inspect(files, path, tag)
         if step is not None:
             chosen_step = step
         elif inspected.step is not None:
@@ -111,62 +100,6 @@ def import_checkpoint(
     return ImportedCheckpoint(
         imported.checkpoint_id, chosen_step, inspected.ranks, imported.tensors, inspected.bytes, inspected.unchecked
     )
-
-
-def _inspect_deepspeed(path: Path, tag: str | None) -> _ImportSource:
-    folder = deepspeed.inspect_tag(path, tag)
-    ranks = len(folder.files)
-    parts = new_root.parts_of_states(deepspeed.rank_states(folder), ranks)
-    return _ImportSource(folder.step, ranks, parts, folder.bytes, folder.unchecked, folder.path)
-
-
-def _inspect_dcp(files: ImportedFiles, path: Path) -> _ImportSource:
-    folder = dcp.inspect_folder(files, path)
-    return _ImportSource(
-        None,
-        folder.max_chunks_per_tensor,
-        dcp.rank_parts_by_box_number(files, folder),
-        folder.bytes,
-        folder.unchecked,
-    )
-
-
-def _inspect_huggingface(files: ImportedFiles, path: Path) -> _ImportSource:
-    weights = safetensors.inspect_folder(files, path)
-    return _ImportSource(
-        safetensors.trainer_step_or_zero(path),
-        1,
-        safetensors.single_rank_part(weights),
-        weights.bytes,
-        weights.unchecked,
-    )
-
-
-def _inspect_megatron(files: ImportedFiles, path: Path) -> _ImportSource:
-    folder = megatron.inspect_folder(files, path)
-    tensors, common = folder.dcp, folder.common
-    parts = megatron.single_rank_part(files, folder)
-    return _ImportSource(folder.step, 1, parts, tensors.bytes + common.bytes, tensors.unchecked + common.unchecked)
-
-
-def _inspect_safetensors(files: ImportedFiles, path: Path) -> _ImportSource:
-    weights = safetensors.inspect_file(files, path)
-    return _ImportSource(0, 1, safetensors.single_rank_part(weights), weights.bytes, weights.unchecked)
-
-
-def _inspect_torch(files: ImportedFiles, path: Path) -> _ImportSource:
-    file = torch_file.load_file(path)
-    return _ImportSource(None, 1, torch_file.single_rank_part(file), file.bytes, file.unchecked)
-
-
-_INSPECTORS: dict[str, Callable[[ImportedFiles, Path], _ImportSource]] = {
-    "dcp": _inspect_dcp,
-    "huggingface": _inspect_huggingface,
-    "megatron": _inspect_megatron,
-    "safetensors": _inspect_safetensors,
-    "torch": _inspect_torch,
-}
-SOURCES = tuple(sorted([*_INSPECTORS, "deepspeed"]))
 
 
 def _require_step_in_name(path: Path) -> int:

@@ -23,8 +23,9 @@ import torch
 import torch.distributed.checkpoint
 import zstandard
 
+from hyperpod_kit.checkpoint.convert.files import safetensors_files, torch_files
 from hyperpod_kit.checkpoint.convert.files.byte_sources import ImportedFiles
-from hyperpod_kit.checkpoint.convert.formats import dcp, deepspeed, safetensors, torch_file
+from hyperpod_kit.checkpoint.convert.formats import dcp, deepspeed
 from hyperpod_kit.data.formats import table
 from hyperpod_kit.data.reading.local_file import LocalFile
 from hyperpod_kit.data.reading.source_files import SourceFiles
@@ -130,29 +131,29 @@ def with_files(work: Callable[[ImportedFiles], object]) -> None:
 
 def read_weights(data: bytes) -> None:
     path = Path(file_of(data, "w.safetensors"))
-    with_files(lambda files: safetensors.inspect_file(files, path))
+    with_files(lambda files: safetensors_files.inspect_file(files, path))
 
 
 def read_weights_folder(data: bytes) -> None:
     place = Path(folder("weights"))
-    for name in (safetensors.INDEX, "config.json"):
+    for name in (safetensors_files.INDEX, "config.json"):
         (place / name).write_bytes(data)
     (place / "model-1.safetensors").write_bytes(a_weights())
-    with_files(lambda files: safetensors.inspect_folder(files, place))
+    with_files(lambda files: safetensors_files.inspect_folder(files, place))
 
 
 def read_tensor(data: bytes) -> None:
     path = Path(file_of(data, "t.pt"))
-    with_files(lambda files: torch_file.locate_tensor(files, path, 0, len(data)))
+    with_files(lambda files: torch_files.locate_tensor(files, path, 0, len(data)))
 
 
 def read_value(data: bytes) -> None:
     path = Path(file_of(data, "v.pt"))
-    with_files(lambda files: torch_file.load_value(files, path, 0, len(data)))
+    with_files(lambda files: torch_files.load_value(files, path, 0, len(data)))
 
 
 def read_torch(data: bytes) -> None:
-    torch_file.load_file(Path(file_of(data, "t.pt")))
+    torch_files.load_file(Path(file_of(data, "t.pt")))
 
 
 def read_deepspeed(data: bytes) -> None:

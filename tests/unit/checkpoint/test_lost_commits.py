@@ -15,7 +15,7 @@ import torch
 
 from hyperpod_kit.checkpoint import Fresh, Manager, State
 from hyperpod_kit.checkpoint.adapters import huggingface
-from hyperpod_kit.checkpoint.commands import inspection, rebuild
+from hyperpod_kit.checkpoint.commands import inspection, repair
 from hyperpod_kit.checkpoint.repository import commit, selection
 from hyperpod_kit.checkpoint.repository.format import layout, manifest
 from hyperpod_kit.checkpoint.repository.records import (
@@ -452,5 +452,5 @@ def look_repaired(root: Path) -> List[str]:
     store = open_store(str(root))
     whose = identity.read_or_infer_identity(store)
     assert whose is not None
-    rebuild.rebuild_lost_manifests(store, whose, dry_run=False)
+    repair.rebuild_lost_manifests(store, whose, dry_run=False)
     return [entry.checkpoint_id for entry in selection.iter_committed_not_excluded_newest_first(store)]

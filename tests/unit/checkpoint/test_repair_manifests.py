@@ -15,7 +15,7 @@ import torch
 
 from hyperpod_kit.checkpoint import Manager, Restored, State
 from hyperpod_kit.checkpoint.agent.reports import extra_state
-from hyperpod_kit.checkpoint.commands import cli, rebuild
+from hyperpod_kit.checkpoint.commands import cli, repair
 from hyperpod_kit.checkpoint.repository import commit, selection
 from hyperpod_kit.checkpoint.repository.format import layout, manifest, sealed_text
 from hyperpod_kit.checkpoint.repository.read import verify
@@ -72,7 +72,7 @@ def lost(whole: Path, tmp_path: Path) -> Path:
     return root
 
 
-def repair(root: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Dict[str, Any]]:
+def run_repair(root: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Dict[str, Any]]:
     code = cli.run_command_raising_errors(["repair", str(root), "--json", *words])
     return code, json.loads(capsys.readouterr().out)
 
@@ -91,20 +91,20 @@ def same_but_for_what_is_lost(rebuilt: bytes, original: bytes) -> None:
 
 def test_all_are_rebuilt_and_restored_bit_for_bit(lost: Path, whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = {path: path.read_bytes() for path in lost.rglob("*") if path.is_file()}
-    code, told = repair(lost, capsys, "--dry-run")
+    code, told = run_repair(lost, capsys, "--dry-run")
     assert (code, [(one["attempt"], one["provable"], one["written"]) for one in told["manifests"]]) == (
         0,
         [(name, True, False) for name in names(lost)],
     )
     assert {path: path.read_bytes() for path in lost.rglob("*") if path.is_file()} == before, "a dry run"
-    code, told = repair(lost, capsys)
+    code, told = run_repair(lost, capsys)
     assert (code, [one["written"] for one in told["manifests"]], told["lost"]) == (0, [True] * 3, [])
     for name in names(lost):
         verify.verify_checkpoint(str(lost), name)
         same_but_for_what_is_lost(
             (lost / name / "MANIFEST.json").read_bytes(), (whole / name / "MANIFEST.json").read_bytes()
         )
-    assert repair(lost, capsys) == (0, {**told, "manifests": []}), "twice is once"
+    assert run_repair(lost, capsys) == (0, {**told, "manifests": []}), "twice is once"
     with Manager(str(lost)) as manager:
         state = trained(1)
         found = manager.restore(state)
@@ -172,7 +172,7 @@ def test_what_does_not_prove_itself_is_named_and_left(
 ) -> None:
     newest, *older = names(lost)
     damage(lost / newest / file)
-    code, told = repair(lost, capsys)
+    code, told = run_repair(lost, capsys)
     assert code == 1, "LATEST says that the newest was committed"
     first, *others = told["manifests"]
     assert (first["attempt"], first["written"]) == (newest, False)
@@ -186,7 +186,7 @@ def test_what_does_not_prove_itself_is_named_and_left(
 def test_a_shard_of_another_attempt_is_not_taken(lost: Path, capsys: pytest.CaptureFixture[str]) -> None:
     newest, older, _ = names(lost)
     shutil.copy(lost / older / SHARD, lost / newest / SHARD)
-    code, told = repair(lost, capsys)
+    code, told = run_repair(lost, capsys)
     assert code == 1 and f"{SHARD} says seq" in told["manifests"][0]["why"]
 
 
@@ -195,7 +195,7 @@ def test_a_shard_of_another_run_is_not_taken(lost: Path, tmp_path: Path, capsys:
     saved(other)
     theirs = next(name for name in names(other) if name.startswith(names(lost)[0][:29]))
     shutil.copy(other / theirs / SHARD, lost / names(lost)[0] / SHARD)
-    code, told = repair(lost, capsys)
+    code, told = run_repair(lost, capsys)
     assert code == 1 and f"{SHARD} says run" in told["manifests"][0]["why"]
 
 
@@ -203,18 +203,18 @@ def test_a_save_that_may_be_under_way_is_left_alone(lost: Path, capsys: pytest.C
     """Nothing says that the newest was committed, and no later start has begun; those before it have later saves."""
     (lost / "LATEST").unlink()
     newest, *older = names(lost)
-    code, report = repair(lost, capsys)
+    code, report = run_repair(lost, capsys)
     assert (code, [one["attempt"] for one in report["manifests"] if one["written"]]) == (0, older)
-    assert repair(lost, capsys)[1]["manifests"] == []
+    assert run_repair(lost, capsys)[1]["manifests"] == []
     commit.claim_epoch(str(lost), identity.read_or_infer_identity(str(lost)), above=0, job={})  # type: ignore[arg-type]
-    code, report = repair(lost, capsys)
+    code, report = run_repair(lost, capsys)
     assert (code, [one["attempt"] for one in report["manifests"] if one["written"]]) == (0, [newest])
 
 
 def test_a_root_that_lost_run_json_too(lost: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_id = json.loads((lost / "RUN.json").read_bytes())["id"]
     (lost / "RUN.json").unlink()
-    code, told = repair(lost, capsys)
+    code, told = run_repair(lost, capsys)
     assert (code, told["written"], told["id"]) == (0, True, run_id)
     assert selection.newest_valid(str(lost)).step == 29
 
@@ -223,7 +223,7 @@ def test_nothing_but_a_name_is_left(lost: Path, capsys: pytest.CaptureFixture[st
     newest = names(lost)[0]
     for name in names(lost):
         shutil.rmtree(lost / name)
-    code, told = repair(lost, capsys)
+    code, told = run_repair(lost, capsys)
     assert (code, told["manifests"], [one["attempt"] for one in told["lost"]]) == (1, [], [newest])
     assert cli.run_command_raising_errors(["ls", str(lost)]) == 0
     out = capsys.readouterr().out
@@ -248,7 +248,7 @@ def test_what_was_left_to_begin_anew_can_be_rebuilt_and_stays_left(
     lost: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fresh_start.record_root_fresh_start(str(lost), by="alice")
-    code, told = repair(lost, capsys)
+    code, told = run_repair(lost, capsys)
     assert (code, len(told["manifests"])) == (0, 3)
     with pytest.raises(NoCheckpoint):
         selection.newest_valid(str(lost))
@@ -276,5 +276,5 @@ def test_a_commit_goes_on_where_an_agent_of_another_release_died(tmp_path: Path,
     (root / name / "MANIFEST.json").unlink()
     (root / name / "extra.json").write_bytes(sealed_text.without_seal(extra))
     with pytest.raises(CheckpointError, match="does not prove itself"):
-        rebuild.build_manifest_from_proved_files(store, name, identity.RunIdentity(body.run, body.run_id))
+        repair.build_manifest_from_proved_files(store, name, identity.RunIdentity(body.run, body.run_id))
     commit.commit(store, name, body, extra, (root / name / "index.bin").read_bytes())

@@ -8,11 +8,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import secrets
-from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from hyperpod_kit.checkpoint.agent.flush import flush_shards
 from hyperpod_kit.checkpoint.agent.flush.flush_progress import FlushProgress
 from hyperpod_kit.checkpoint.agent.persist import persist, seal
+from hyperpod_kit.checkpoint.agent.persist.seal import SlotShard
 from hyperpod_kit.checkpoint.agent.reports import assemble, replicas, report_texts, shard_report
 from hyperpod_kit.checkpoint.agent.reports.shard_report import Report, ShardReport
 from hyperpod_kit.checkpoint.agent.shm import control_page
@@ -20,6 +23,7 @@ from hyperpod_kit.checkpoint.agent.shm.control_page import Key, Page
 from hyperpod_kit.checkpoint.agent.shm.shm_slots import OpenSlot
 from hyperpod_kit.checkpoint.repository import commit, selection
 from hyperpod_kit.checkpoint.repository.format import layout, manifest
+from hyperpod_kit.checkpoint.repository.format.manifest import FileRecord
 from hyperpod_kit.checkpoint.repository.read import verify
 from hyperpod_kit.checkpoint.repository.records import identity
 from hyperpod_kit.checkpoint.repository.store.base import SMALL, Store
@@ -102,7 +106,7 @@ def save(run: str, captured: Captured, pages: Sequence[Page], progress: FlushPro
         progress.set_next_capture(run, key[0], key[1], next(iter(captured[key].values())).page.step)
         try:
             checkpoint_id, note = _commit_or_hand_in_capture(run, store, captured[key], pages, progress)
-        except flush_shards.NotSealed as err:
+        except NotSealed as err:
             checkpoint_id, note = None, f"seq {key[1]}: {err}"
             unsealed.append(key)
         notes.append(note)
@@ -134,7 +138,7 @@ def _commit_or_hand_in_capture(
     options = progress.write_options_counting_bytes(run)
     if is_complete:
         checkpoint_id = page.checkpoint_id(secrets.token_hex(3))
-        records = flush_shards.seal_and_write_all(
+        records = seal_and_write_all(
             slots, lambda rank, shard: persist.write_shard(shard, store, checkpoint_id, options)
         )
         reports = {rank: shard_report.report_of(slots[rank].slot, record) for rank, record in records.items()}
@@ -185,7 +189,7 @@ def write_shards_and_try_commit(
     unreported = {
         rank: slot for rank, slot in slots.items() if not store.exists(f"{checkpoint_id}/{layout.report_file(rank)}")
     }
-    for rank, record in sorted(flush_shards.seal_and_write_all(unreported, write).items()):
+    for rank, record in sorted(seal_and_write_all(unreported, write).items()):
         failpoint("handed.before_report")
         write_report(store, checkpoint_id, rank, shard_report.report_of(unreported[rank].slot, record))
     failpoint("handed.before_commit")
@@ -283,3 +287,51 @@ def _collect_complete_or_raise(
         for rank, _, failure in update.failed:
             raise CheckpointError(f"{layout.report_file(rank)}: a text of it is damaged: {failure}")
         complete_reports.update({rank: report for rank, _, report in update.reports})
+
+
+# The shards of several ranks, sealed and written at a time; each is written close behind its digests.
+
+AT_ONCE = 16
+"""Ranks at a time: more than any node has devices."""
+
+
+class NotSealed(CheckpointError):
+    """What lies in memory cannot be sealed: it is damaged, or this interpreter has not its digest."""
+
+
+def seal_and_write_all(
+    slots: Mapping[int, OpenSlot], write: Callable[[int, SlotShard], FileRecord]
+) -> Dict[int, FileRecord]:
+    """Seal the shard of every rank and call `write(rank, shard)` for it, in threads; return the results by
+    rank.
+
+    Raises NotSealed, or what the lowest rank that failed raised, once all have ended.
+    """
+    with ThreadPoolExecutor(max(1, min(AT_ONCE, len(slots))), "flush") as pool:
+        futures = {rank: pool.submit(_seal_and_write, rank, slots[rank], write) for rank in sorted(slots)}
+    return {rank: future.result() for rank, future in futures.items()}
+
+
+def _seal_and_write(rank: int, slot: OpenSlot, write: Callable[[int, SlotShard], FileRecord]) -> FileRecord:
+    shard = SlotShard(slot.slot)
+    failed: List[Exception] = []
+
+    def seal() -> None:
+        try:
+            shard.seal()
+        except Exception as err:
+            failed.append(err)
+
+    sealing = threading.Thread(target=seal, daemon=True, name=f"seal-{rank}")
+    sealing.start()
+    try:
+        written = write(rank, shard)
+    except CheckpointError:
+        sealing.join()
+        if failed:
+            raise NotSealed(f"rank {rank}: {failed[0]}") from failed[0]
+        raise
+    finally:
+        sealing.join()
+    # The writer may be ready a moment before the page is.
+    return replace(written, root=shard.page.shard.root)

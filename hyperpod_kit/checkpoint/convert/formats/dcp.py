@@ -11,6 +11,7 @@ import io
 import itertools
 import os
 import pickle
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,12 +21,15 @@ from torch.distributed.checkpoint import metadata as dcp_metadata
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 
 from hyperpod_kit.checkpoint.codec.dtypes import NAMES
+from hyperpod_kit.checkpoint.convert.files import torch_files
 from hyperpod_kit.checkpoint.convert.files.byte_sources import ImportedFiles, ImportedPiece, read_small_file
+from hyperpod_kit.checkpoint.convert.files.foreign_format import ImportSource
 from hyperpod_kit.checkpoint.convert.files.imported_tree import ImportedTree
+from hyperpod_kit.checkpoint.convert.files.nested_state import ExportedState, NestedStateFormat
 from hyperpod_kit.checkpoint.convert.files.new_root import RankPart
 from hyperpod_kit.checkpoint.convert.files.restricted_pickle import UNPICKLE_ERRORS, RestrictedUnpickler
-from hyperpod_kit.checkpoint.convert.formats import torch_file
 from hyperpod_kit.checkpoint.repository.format.shard import parse_spec
+from hyperpod_kit.checkpoint.restore.gathered_tensors import TensorAllocator
 from hyperpod_kit.errors import CheckpointError, UsageError
 
 METADATA = ".metadata"
@@ -162,10 +166,10 @@ def _verify_and_locate_entries(files: ImportedFiles, folder: Path, metadata: dcp
 def load_value(files: ImportedFiles, folder: DcpFolder, name: str) -> Any:
     """An item that is no tensor. Raises UsageError for one of classes that are not taken over, CheckpointError."""
     try:
-        return torch_file.load_value(files, *folder.values[name])
+        return torch_files.load_value(files, *folder.values[name])
     except pickle.UnpicklingError as err:
         raise UsageError(
-            f"{name} in {folder.path} is of a class that is not taken over: {torch_file.refused_class(err)}",
+            f"{name} in {folder.path} is of a class that is not taken over: {torch_files.refused_class(err)}",
             hint="load it with the program that wrote it, and save it with Checkpoints: docs/how-to/dcp.md",
         ) from None
 
@@ -184,7 +188,7 @@ def _locate_chunk_and_has_checksum(
     if (name, offsets) not in ranges:
         raise CheckpointError(f"{folder / METADATA} does not say where {name} at {list(offsets)} lies", hint=_COPY_HINT)
     item_range = ranges[name, offsets]
-    stored = torch_file.locate_tensor(files, *item_range)
+    stored = torch_files.locate_tensor(files, *item_range)
     if (stored.dtype, stored.shape) != (entry.properties.dtype, shape):
         raise CheckpointError(
             f"{name} at {list(offsets)} is {stored.dtype} {list(stored.shape)} in {item_range.path.name}, and "
@@ -353,3 +357,25 @@ def _numbered_dicts_to_lists(value: Any) -> Any:
     if sorted(value) != list(range(len(value))):
         raise CheckpointError(f"a list in it has the items {sorted(value)[:8]}")
     return [_numbered_dicts_to_lists(value[number]) for number in range(len(value))]
+
+
+class DcpFormat(NestedStateFormat):
+    """See the module."""
+
+    can_import = True
+
+    def inspect(self, files: ImportedFiles, path: Path, tag: str | None) -> ImportSource:
+        folder = inspect_folder(files, path)
+        parts = rank_parts_by_box_number(files, folder)
+        return ImportSource(None, folder.max_chunks_per_tensor, parts, folder.bytes, folder.unchecked)
+
+    def write_state(self, state: ExportedState, path: Path, allocate: TensorAllocator) -> None:
+        from torch.distributed.checkpoint.filesystem import FileSystemWriter
+        from torch.distributed.checkpoint.state_dict_saver import save
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that no process group is there is what is meant
+            save(state.nested, storage_writer=FileSystemWriter(str(path)), no_dist=True)
+
+
+FORMAT = DcpFormat()

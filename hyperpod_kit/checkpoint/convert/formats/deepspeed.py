@@ -17,9 +17,15 @@ import torch
 from hyperpod_kit.checkpoint.agent.reports import extra_state
 from hyperpod_kit.checkpoint.atomic_output import directory_after_rename
 from hyperpod_kit.checkpoint.codec import codec
+from hyperpod_kit.checkpoint.convert.files import new_root, scratch_files, torch_files
 from hyperpod_kit.checkpoint.convert.files.byte_progress import CountedBytes, Progress
-from hyperpod_kit.checkpoint.convert.files.byte_sources import descriptor_path, open_regular_file
-from hyperpod_kit.checkpoint.convert.formats import preview, torch_file
+from hyperpod_kit.checkpoint.convert.files.byte_sources import ImportedFiles, descriptor_path, open_regular_file
+from hyperpod_kit.checkpoint.convert.files.foreign_format import (
+    ExportSource,
+    ForeignFormat,
+    ImportSource,
+    WrittenExport,
+)
 from hyperpod_kit.checkpoint.dcp import reshard
 from hyperpod_kit.checkpoint.repository.read import verify
 from hyperpod_kit.checkpoint.repository.store.base import Store
@@ -69,7 +75,7 @@ def inspect_tag(folder: Path, tag: str | None = None) -> ZeroFolder:
         )
     files = _files_by_rank(path)
     names = sorted({name for rank_files in files for name in rank_files})
-    unchecked = sum(not torch_file.verify_checksums_if_present(path / name, _SAVE_HINT) for name in names)
+    unchecked = sum(not torch_files.verify_checksums_if_present(path / name, _SAVE_HINT) for name in names)
     step = _consistent_step(path, chosen, files)
     return ZeroFolder(path, step, files, sum((path / name).stat().st_size for name in names), unchecked)
 
@@ -172,11 +178,11 @@ def _shortened(names: list[str]) -> str:
 def _load_torch_file(path: Path) -> Any:
     try:
         classes = torch.serialization.safe_globals(deepspeed_classes_if_installed())
-        with torch_file.damage_as_checkpoint_error(path, _SAVE_HINT), descriptor_path(path) as open_path, classes:
+        with torch_files.damage_as_checkpoint_error(path, _SAVE_HINT), descriptor_path(path) as open_path, classes:
             return torch.load(open_path, map_location="cpu", mmap=True, weights_only=True)
     except pickle.UnpicklingError as err:
         raise UsageError(
-            f"{path} holds values of classes that are not taken over: {torch_file.refused_class(err)}",
+            f"{path} holds values of classes that are not taken over: {torch_files.refused_class(err)}",
             hint=f"where they are DeepSpeed's: {requirements_install_command('torch', 'deepspeed')}; else save "
             "a client_state of "
             "plain values",
@@ -319,17 +325,8 @@ def insert_tensors(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
 # more than one file of one rank is held, in pages of a file.
 
 
-class WrittenFiles(NamedTuple):
-    """`step` names the directory: `global_step<step>`. `bytes` were read and proved."""
-
-    checkpoint_id: str
-    step: int
-    tensors: int
-    bytes: int
-
-
-def write(store: Store, checkpoint_id: str, path: Path, allocate: TensorAllocator, progress: Progress) -> WrittenFiles:
-    """Make the directory `path`: `latest`, and the files of all ranks in `global_step<step>`.
+def write(store: Store, checkpoint_id: str, path: Path, allocate: TensorAllocator, progress: Progress) -> WrittenExport:
+    """Make the directory `path`: `latest`, and the files of all ranks in `global_step<step>`, the step's name.
 
     What is at `path` goes first: a checkpoint that turned out damaged when a part of it was written. Raises UsageError
     for a checkpoint of another adapter, HyperpodKitError for what cannot be written, and for what cannot be read
@@ -346,7 +343,7 @@ def write(store: Store, checkpoint_id: str, path: Path, allocate: TensorAllocato
         rows = checkpoint.read_piece_rows()
         for rank in range(body.world):
             tree = extra_state.read(store, checkpoint_id, extra, rank)
-            preview.require_format_source("deepspeed", checkpoint_id, tree)
+            FORMAT.require_exportable(checkpoint_id, tree)
             # Of a file that the ranks have alike the first one's: nothing of it is a rank's own.
             for name in sorted(tree["words"].keys() - done):
                 encoded, tensor_tree = tree["words"][name], tree["files"].get(name, {})
@@ -359,7 +356,7 @@ def write(store: Store, checkpoint_id: str, path: Path, allocate: TensorAllocato
                 count += len(tensors)
                 size += sum(tensor.nbytes for tensor in tensors.values())
     _write_text(path / "latest", folder.name)
-    return WrittenFiles(checkpoint_id, body.step, count, size)
+    return WrittenExport(checkpoint_id, body.step, count, size)
 
 
 def _unpickle_skeleton_of_file(checkpoint_id: str, encoded: torch.Tensor) -> Any:
@@ -370,7 +367,7 @@ def _unpickle_skeleton_of_file(checkpoint_id: str, encoded: torch.Tensor) -> Any
             return torch_load_with_length(bytes(encoded.numpy()))
     except pickle.UnpicklingError as err:
         raise UsageError(
-            f"{checkpoint_id} holds values of classes that are not known here: {torch_file.refused_class(err)}",
+            f"{checkpoint_id} holds values of classes that are not known here: {torch_files.refused_class(err)}",
             hint=requirements_install_command("torch", "deepspeed"),
         ) from None
 
@@ -404,3 +401,34 @@ def _write_text(path: Path, text: str) -> None:
         raise HyperpodKitError(
             f"cannot write {path.name} in {directory_after_rename(path.parent)}: {err.strerror}"
         ) from err
+
+
+class DeepSpeedFormat(ForeignFormat):
+    """See the module."""
+
+    can_import = True
+    can_export = True
+    has_tags = True
+
+    def inspect(self, files: ImportedFiles, path: Path, tag: str | None) -> ImportSource:
+        folder = inspect_tag(path, tag)
+        ranks = len(folder.files)
+        parts = new_root.parts_of_states(rank_states(folder), ranks)
+        return ImportSource(folder.step, ranks, parts, folder.bytes, folder.unchecked, folder.path)
+
+    def read_tree(self, store: Store, checkpoint_id: str, extra: bytes) -> Mapping[str, Any]:
+        return extra_state.read(store, checkpoint_id, extra, 0)
+
+    def require_exportable(self, checkpoint_id: str, tree: Mapping[str, Any]) -> None:
+        if not {"words", "files"} <= tree.keys():
+            raise UsageError(f"{checkpoint_id} is not of DeepSpeed's adapter", hint="--to torch or --to dcp")
+
+    def exported_names(self, tree: Mapping[str, Any], stored_names: set[str]) -> set[str]:
+        return stored_names
+
+    def write(self, source: ExportSource, path: Path) -> WrittenExport:
+        with scratch_files.scratch_allocator(path) as allocate:
+            return source.read(lambda name: write(source.store, name, path, allocate, source.progress))
+
+
+FORMAT = DeepSpeedFormat()

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,17 +16,20 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.planner import WriteItem
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from hyperpod_kit.checkpoint.convert.files import torch_files
 from hyperpod_kit.checkpoint.convert.files.byte_sources import (
     ImportedFiles,
     ImportedPiece,
     TensorBytes,
     read_small_file,
 )
+from hyperpod_kit.checkpoint.convert.files.foreign_format import ImportSource
 from hyperpod_kit.checkpoint.convert.files.imported_tree import ImportedTree
+from hyperpod_kit.checkpoint.convert.files.nested_state import ExportedState, NestedStateFormat
 from hyperpod_kit.checkpoint.convert.files.new_root import RankPart
-from hyperpod_kit.checkpoint.convert.formats import dcp, torch_file
+from hyperpod_kit.checkpoint.convert.files.torch_files import TorchFile
+from hyperpod_kit.checkpoint.convert.formats import dcp
 from hyperpod_kit.checkpoint.convert.formats.dcp import DcpFolder
-from hyperpod_kit.checkpoint.convert.formats.torch_file import TorchFile
 from hyperpod_kit.checkpoint.repository.format.shard import TensorSpec
 from hyperpod_kit.checkpoint.restore.gathered_tensors import TensorAllocator
 from hyperpod_kit.checkpoint.state.sharded_state import (
@@ -67,7 +71,7 @@ def inspect_folder(files: ImportedFiles, folder: Path) -> MegatronFolder:
     try:
         settings = parse_json_object(read_small_file(config, LARGEST))
     except ValueError as err:
-        raise CheckpointError(f"{config} is damaged: {err}", hint=torch_file.AGAIN) from None
+        raise CheckpointError(f"{config} is damaged: {err}", hint=torch_files.AGAIN) from None
     if settings.get("sharded_backend") != "torch_dist" or settings.get("common_backend", "torch") != "torch":
         raise UsageError(
             f"{folder} is of {json.dumps(settings)[:200]}, expected torch_dist",
@@ -83,8 +87,8 @@ def inspect_folder(files: ImportedFiles, folder: Path) -> MegatronFolder:
             hint="optimizer.sharded_state_dict(metadata={'distrib_optim_sharding_type': 'fully_reshardable'})",
         )
     if not (folder / _COMMON).is_file():
-        raise CheckpointError(f"{folder} is not whole, it lacks {_COMMON}", hint=torch_file.AGAIN)
-    return MegatronFolder(tensors, torch_file.load_file(folder / _COMMON))
+        raise CheckpointError(f"{folder} is not whole, it lacks {_COMMON}", hint=torch_files.AGAIN)
+    return MegatronFolder(tensors, torch_files.load_file(folder / _COMMON))
 
 
 def single_rank_part(files: ImportedFiles, folder: MegatronFolder) -> Iterator[RankPart]:
@@ -165,3 +169,28 @@ def write(nested: dict[str, Any], path: Path, allocate: TensorAllocator) -> None
     with by_descriptor.open_stream_for_writing(path / "common.pt", "wb") as out:
         torch.save(nested["common"], out)
     by_descriptor.write_text(path / "metadata.json", json.dumps(_WRITTEN_CONFIG))
+
+
+class MegatronFormat(NestedStateFormat):
+    """See the module."""
+
+    can_import = True
+
+    def inspect(self, files: ImportedFiles, path: Path, tag: str | None) -> ImportSource:
+        folder = inspect_folder(files, path)
+        tensors, common = folder.dcp, folder.common
+        parts = single_rank_part(files, folder)
+        size, unchecked = tensors.bytes + common.bytes, tensors.unchecked + common.unchecked
+        return ImportSource(folder.step, 1, parts, size, unchecked)
+
+    def require_exportable(self, checkpoint_id: str, tree: Mapping[str, Any]) -> None:
+        if "boxes" not in tree:
+            raise UsageError(f"{checkpoint_id} is not of Megatron-core", hint="--to torch or --to dcp")
+
+    def write_state(self, state: ExportedState, path: Path, allocate: TensorAllocator) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that no process group is there is what is meant
+            write(state.nested, path, allocate)
+
+
+FORMAT = MegatronFormat()

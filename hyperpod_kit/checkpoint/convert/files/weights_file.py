@@ -6,14 +6,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from hyperpod_kit.checkpoint.agent.reports import extra_state
 from hyperpod_kit.checkpoint.atomic_output import directory_after_rename
 from hyperpod_kit.checkpoint.codec import codec
 from hyperpod_kit.checkpoint.convert.files import scratch_files
 from hyperpod_kit.checkpoint.convert.files.byte_progress import CountedBytes, Progress, no_progress
-from hyperpod_kit.checkpoint.convert.formats.safetensors import PRETRAINED, WEIGHTS
+from hyperpod_kit.checkpoint.convert.files.foreign_format import WrittenExport
+from hyperpod_kit.checkpoint.convert.files.safetensors_files import PRETRAINED, WEIGHTS
 from hyperpod_kit.checkpoint.dcp import reshard
 from hyperpod_kit.checkpoint.repository.read import verify
 from hyperpod_kit.checkpoint.repository.store.base import Store
@@ -28,19 +29,11 @@ LAYOUT = "huggingface"
 _PER_RANK_MODEL = per_rank_name(0, "model.")
 
 
-class WrittenWeights(NamedTuple):
-    """`bytes` are those of the tensors, which were read and proved; `per_rank` of them are each rank's own."""
-
-    checkpoint_id: str
-    step: int
-    tensors: int
-    bytes: int
-    per_rank: int
-
-
-def write(store: Store, checkpoint_id: str, to: str, path: Path, progress: Progress = no_progress) -> WrittenWeights:
-    """Make the file `path`, or for `huggingface` the directory. A tied tensor stands under its first name; without a
-    model all tensors that are not another rank's own are taken.
+def write(
+    store: Store, checkpoint_id: str, path: Path, *, as_directory: bool = False, progress: Progress = no_progress
+) -> WrittenExport:
+    """Make the file `path`, or a directory that `from_pretrained` reads. A tied tensor stands under its first name;
+    without a model all tensors that are not another rank's own are taken.
 
     What is at `path` goes first: a checkpoint that turned out damaged when a part of it was written. Raises UsageError
     for one that does not say how its model is made, HyperpodKitError for what cannot be written, and for what cannot be
@@ -53,7 +46,7 @@ def write(store: Store, checkpoint_id: str, to: str, path: Path, progress: Progr
         stored_names = set(codec.tensor_names(tree)) or set(rows)
         names = model_names(stored_names) or {name: name for name in stored_names}
         file = path
-        if to == "huggingface":
+        if as_directory:
             pretrained = files_and_names_for_from_pretrained(checkpoint_id, tree)
             adapter_names = pretrained.get("names") or {}
             file = path / WEIGHTS
@@ -67,7 +60,7 @@ def write(store: Store, checkpoint_id: str, to: str, path: Path, progress: Progr
             checkpoint, rows, names, scratch_files.safetensors_allocator(file, names), counted
         )
     size = sum(tensor.nbytes for tensor in tensors.values())
-    return WrittenWeights(checkpoint_id, body.step, len(tensors), size, count_per_rank_model_tensors(tensors))
+    return WrittenExport(checkpoint_id, body.step, len(tensors), size, count_per_rank_model_tensors(tensors))
 
 
 def count_per_rank_model_tensors(names: Iterable[str]) -> int:
@@ -83,6 +76,11 @@ def model_names(stored_names: set[str]) -> dict[str, str]:
             if name.startswith(prefix):
                 names[name] = name[len(prefix) :]
     return names
+
+
+def model_names_or_all(stored_names: set[str]) -> set[str]:
+    """Return the stored names of the model's tensors; all of them, where there is no model."""
+    return set(model_names(stored_names)) or stored_names
 
 
 def files_and_names_for_from_pretrained(checkpoint_id: str, tree: Mapping[str, Any]) -> dict[str, Any]:

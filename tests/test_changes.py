@@ -27,7 +27,7 @@ EXCEPTIONS: Dict[str, str] = {
     "a temporary directory of `train`",
     "storage/bench/replay/replaying.py:Replaying._save_by_dcp": "torch's writer is measured, in a directory of "
     "the bench",
-    "checkpoint/convert/export_checkpoint.py:_write_dcp": _TORCH,
+    "checkpoint/convert/formats/dcp.py:DcpFormat.write_state": _TORCH,
     "checkpoint/convert/formats/megatron.py:write": _TORCH,
     "hyperpod_lab/torture/failing/faulty_calls.py:FaultyCalls.__enter__": "it puts failing calls in the place of some",
     "hyperpod_lab/torture/damage/damage_special.py": "it lays links, FIFOs and devices into a directory of its own",

@@ -81,7 +81,7 @@ class Manager:
         slots: How many copies of the state fit into shared memory per rank, at least 2. None: 2, or 3 with
             `storage_every`.
         overlap: Whether a save returns while threads still copy; every optimizer of the state then waits for them
-            before its step. See `fence` for other code that changes the weights.
+            before its step. See `Manager.fence` for other code that changes the weights.
         every: The schedule of `step`: a number of steps, or a time, both above 0. None: `step` cannot be called.
         storage_every: Another such schedule, for which `every` is needed too, and of two numbers of steps not the
             smaller one: only the saves that are due by it go to storage, and the others stay in memory. None: all go to

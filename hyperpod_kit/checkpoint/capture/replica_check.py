@@ -1,7 +1,8 @@
 """Whether replicas are equal, from one rank's side: digests of what it holds together with others, of a save's bytes.
 
 They are taken where the copy is made, before training may change the bytes; the agents compare them (see
-`agent.replicas`). Host memory is digested by the copier's threads, a device's where it lies (see `tensor_digest`).
+`agent/reports/replicas.py`). Host memory is digested by the copier threads, a device where its tensors lie
+(see `transfer/device.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A state tree as typed JSON plus named tensors, and back. Nothing is ever pickled.
 
 Plain JSON stands for None, bool, int, str, finite float, list, and a dict with string keys. Everything else is an
-object with the key `$`: float (nan, inf), complex, numpy and array (see `arrays`), bytes, tuple, dict (other keys),
+object with the key `$`: float (nan, inf), complex, numpy and array (see below), bytes, tuple, dict (other keys),
 tensor (by name), subclass (of Tensor, by its parts: see `subclasses`), and what `typed_values` has.
 Numbers come back with the type and the bits that they were saved with.
 """

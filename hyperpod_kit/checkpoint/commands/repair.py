@@ -1,5 +1,5 @@
 """`checkpoint repair`: RUN.json, written again from what every checkpoint says about its run, and manifests that were
-lost, made again from files that prove themselves (rebuild.py)."""
+lost, made again from files that prove themselves."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Whether the tensors of a copy stayed as they were while it ran: else the copy is no image of one moment.
 
 torch counts the operations that change a tensor in place, which costs one read. What writes through `.data`, a view of
-numpy or a fused kernel is not counted: of such memory samples are compared, on the host words (see `sampled_words`), on
+numpy or a fused kernel is not counted: of such memory samples are compared, on the host words (see `SampledWords`), on
 a device chunks (see `device`).
 """
 

@@ -228,7 +228,7 @@ class Devices:
         return self._devices[which]
 
 
-# Some chunks of tensors on a device, read where they lie, as `sampled_words` reads those of the host's memory.
+# Some chunks of tensors on a device, read where they lie, as `SampledWords` reads those of the host's memory.
 
 _CHUNK = 64  # bytes
 _EVERY = 4 * 1024 * 1024  # bytes of a tensor for one chunk

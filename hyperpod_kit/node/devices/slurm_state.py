@@ -1,4 +1,4 @@
-"""Make Slurm's word about this node agree with its devices (desired_state.py says how), as often as it takes.
+"""Make Slurm's word about this node agree with its devices, as often as it takes.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """

@@ -1,7 +1,7 @@
 """Slurm's accounting as two steps: a database with slurmdbd before slurmctld is pointed at it, and then what slurmdbd
 is to know, before slurmctld lets the first job in.
 
-    accounting-database   database.py, slurmdbd.py     before slurm-hooks, which writes accounting_lines.py
+    accounting-database   here, and slurmdbd.py       before slurm-hooks, which writes accounting_lines.py
     accounting            associations.py, copies.py   after it
 
 Standard library only, Python 3.8: this file is part of the bundle.

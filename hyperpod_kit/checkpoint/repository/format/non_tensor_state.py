@@ -198,7 +198,7 @@ _FORMS: Dict[str, Dict[str, Callable[[Any], bool]]] = {
     "dataclass": {"c": _is_text, "v": _is_object},
     "object": {"c": _is_text, "v": _is_object},
 }
-"""What each kind of record has, as `codec`, `arrays` and `typed_values` write it."""
+"""What each kind of record has, as `codec` and `typed_values` write it."""
 _OF_DICT: Dict[str, Callable[[Any], bool]] = {"c": _is_text, "f": _is_text}
 _OPTIONAL: Dict[str, Dict[str, Callable[[Any], bool]]] = {
     "tensor": {"g": lambda value: type(value) is int},

@@ -54,7 +54,7 @@ class ControllerFacts:
     leads_to: str = ""
 
     def has_state_in(self, location: str) -> bool:
-        """Whether slurmctld has its state there, by that name or by a link (platform_directory.py)."""
+        """Whether slurmctld has its state there, by that name or by a link (controller.py)."""
         return bool(location) and location in ((self.config or {}).get(STATE, ""), self.leads_to)
 
 

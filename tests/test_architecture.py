@@ -8,7 +8,7 @@ import functools
 import re
 import sys
 from pathlib import Path
-from typing import Dict, Iterable, Iterator, List, Mapping, Set
+from typing import Dict, Iterable, Iterator, List, Mapping, Set, Tuple
 
 import pytest
 
@@ -193,7 +193,7 @@ GRAB_BAGS = {"utils", "util", "helpers", "helper", "common", "misc"}
 
 
 def dotted(path: Path) -> str:
-    """`checkpoint.agent.seal` for a module of hyperpod_kit, `hyperpod_lab.rows` for one of another distribution."""
+    """`checkpoint.manager` for a module of hyperpod_kit, `hyperpod_lab.rows` for one of another distribution."""
     package = package_of(path)
     parts = [package, *path.relative_to(PACKAGES[package]).with_suffix("").parts]
     return short(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
@@ -205,7 +205,7 @@ def short(name: str) -> str:
 
 
 def layer(name: str) -> str:
-    """`checkpoint.agent.seal` -> `checkpoint.agent`, `node.mounts.efs` -> `node`, `` -> ``."""
+    """`checkpoint.agent.persist.seal` -> `checkpoint.agent`, `node.mounts.efs` -> `node`, `` -> ``."""
     if name in OLD_DOORS:
         return "checkpoint.commands"
     parts = name.split(".")
@@ -239,11 +239,24 @@ def outline(path: Path) -> Outline:
             (package, _) = node.args
             assert isinstance(package, ast.Constant)
             found.imports.extend(f"{package.value!s}.{cls.__module__.rpartition('.')[2]}" for cls in KINDS.values())
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "pkgutil.iter_modules":
+            # `iter_modules(formats.__path__)`: all files of the folder are imported by their names.
+            folder = ast.unparse(node.args[0]).partition(".")[0]
+            found.imports.extend(f"{name}.{file.stem}" for name, file in _files_of(folder, found.imports))
         elif isinstance(node, ast.ClassDef):
             found.classes.append(node.name)
             if not is_data(node) and len(attributes(node)) > MOST_ATTRIBUTES:
                 found.crowded[node.name] = len(attributes(node))
     return found
+
+
+def _files_of(package: str, imported: Iterable[str]) -> Iterator[Tuple[str, Path]]:
+    """The files of an imported package of hyperpod_kit, each with the package's full name."""
+    [name] = {name for name in imported if name.rpartition(".")[2] == package}
+    folder = PACKAGES[PRODUCT].joinpath(*name.split(".")[1:])
+    for file in sorted(folder.glob("*.py")):
+        if file.name != "__init__.py":
+            yield name, file
 
 
 def imports(path: Path) -> List[str]:

@@ -35,8 +35,8 @@ MISTAKABLE = {"ok", "absent", "full", "unknown", "none", "wait", "restart", "kil
 """Words that others use for other things: looked for only where mounts are spoken of, and where one is decided on."""
 
 ABOUT_MOUNTS = (
-    "cli/mounts_",
-    "cli/validate_mounts",
+    "cli/nodes/mounts_command.py",
+    "cli/views/fleet_",
     "model/",
     "node/commands/prolog_gate.py",
     "node/health/",

@@ -96,7 +96,7 @@ class Manager:
             reading all of it once. None: nothing is compared, and what the writing rank holds counts. Default: 10.
         process_group: The ranks of the run. None: all ranks, or this process alone where torch.distributed is not
             initialized.
-        algorithm: The digest of the shards, `"xxh3"` or `"blake2b"`, see `repository.digest`. None: the one that
+        algorithm: The digest of the shards, `"xxh3"` or `"blake2b"`, see `repository.format.digest`. None: the one that
             HPK_DIGEST names, else the fastest one that all ranks can compute.
         max_lost: After so many saves in a row that failed or were dropped, at least 1, the next `save` or `step`
             raises. Saves that were skipped because earlier ones are still on their way do not count. None: it never

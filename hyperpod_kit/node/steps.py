@@ -80,6 +80,8 @@ def _describe_pending_undo(node: Node) -> str:
 OFF_STEP = Step("switched-off", _undo_switched_off, _describe_pending_undo, required=False, modes=SCRIPTED)
 
 
+# --- All steps -------------------------------------------------------------------------------------------------------
+
 STEPS: Tuple[Planned, ...] = (
     wait_for_dns.STEP,
     users.STEP,

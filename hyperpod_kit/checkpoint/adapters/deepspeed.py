@@ -19,7 +19,7 @@ from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointEngi
 
 from hyperpod_kit.checkpoint.adapters.dcp import step_or_number_in_checkpoint_id
 from hyperpod_kit.checkpoint.adapters.roots import RootPath, resolve_root
-from hyperpod_kit.checkpoint.convert.formats import deepspeed
+from hyperpod_kit.checkpoint.convert.formats import deepspeed as zero_format
 from hyperpod_kit.checkpoint.manager import Manager
 from hyperpod_kit.checkpoint.ranks.collectives import Ranks
 from hyperpod_kit.checkpoint.restore.results import Fresh, Restored
@@ -30,7 +30,7 @@ from hyperpod_kit.checkpoint.state.tensors import StateTensors
 from hyperpod_kit.checkpoint.state_dict import StateDict
 from hyperpod_kit.errors import CheckpointError
 
-_CLASSES = deepspeed.deepspeed_classes()
+_CLASSES = zero_format.deepspeed_classes()
 _TAG = "state"
 
 
@@ -38,7 +38,7 @@ class ZeroFiles(StateDict):
     """What the ranks' files hold, each rank's partitions its own: they fit the number of ranks that saved them."""
 
     def __init__(self, root: str) -> None:
-        super().__init__({}, own=deepspeed.PER_RANK_PATTERNS)
+        super().__init__({}, own=zero_format.PER_RANK_PATTERNS)
         self._root = root
 
     def targets(self, ranks: Ranks, tree: Mapping[str, Any]) -> StateTensors:
@@ -104,7 +104,7 @@ class ZeroCheckpoints(CheckpointEngine):  # type: ignore[misc]  # deepspeed is n
                     name: torch_load_with_length(bytes(data.numpy())) for name, data in values["words"].items()
                 }
             self._loaded = {
-                name: deepspeed.insert_tensors(skeletons[name], values["files"][name]) for name in skeletons
+                name: zero_format.insert_tensors(skeletons[name], values["files"][name]) for name in skeletons
             }
             for names in self.manager.ranks.gather(sorted(skeletons)):
                 for name in names:  # DeepSpeed looks whether its files are there
@@ -140,9 +140,9 @@ class ZeroCheckpoints(CheckpointEngine):  # type: ignore[misc]  # deepspeed is n
             for name, contents in files.items():
                 file_tensors: list[torch.Tensor] = []
                 encoded[name] = torch_save_with_length_and_padding(
-                    name, deepspeed.extract_tensors(contents, file_tensors)
+                    name, zero_format.extract_tensors(contents, file_tensors)
                 )
-                is_rebuilt = not for_save and deepspeed.PARTITION in name
+                is_rebuilt = not for_save and zero_format.PARTITION in name
                 tensors[name] = {}
                 if not is_rebuilt:
                     tensors[name] = {str(number): tensor for number, tensor in enumerate(file_tensors)}

@@ -318,7 +318,7 @@ class SavePlan:
 
 # The fence that keeps an optimizer from changing what is still being copied.
 
-_FENCE_POLL_SECONDS = 0.005
+_COPY_POLL_SECONDS = 0.005
 
 
 class Fence:
@@ -373,7 +373,7 @@ class Fence:
         """Wait until no thread copies any more, `seconds` at most: the interpreter is about to end."""
         end = time.monotonic() + seconds
         while self._running is not None and not self._running[0].ended and time.monotonic() < end:
-            time.sleep(_FENCE_POLL_SECONDS)
+            time.sleep(_COPY_POLL_SECONDS)
 
     def close(self) -> None:
         self.wait_until_captured()

@@ -194,6 +194,8 @@ def _is_dict_subclass_without_lifecycle_code(kind: type) -> bool:
     return base is dict and bool(classes) and not any(map(typed_values.has_custom_lifecycle_code, classes))
 
 
+# --- Trees of values -------------------------------------------------------------------------------------------------
+
 Json = Any
 Take = Callable[[str, torch.Tensor], "str | dict[str, Json]"]
 """Notes a tensor under its path: the name under which it is stored, or all of its record."""

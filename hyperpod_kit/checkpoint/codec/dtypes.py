@@ -1,4 +1,4 @@
-"""torch types and their names in a shard's header; see `repository.shard` for those that safetensors lacks."""
+"""torch types and their names in a shard's header; see `repository.format.shard` for those that safetensors lacks."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ import json
 import pathlib
 import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -30,6 +31,9 @@ KINDS = frozenset(
     {"torch", "device", "enum", "deque", "set", "frozenset", "time", "path", "named", "dataclass", "object"}
 )
 """The kinds of records that are written here."""
+
+PUBLIC_PACKAGES = ("hyperpod_kit.checkpoint", "hyperpod_kit.data")
+"""Their public classes are written as theirs, and read by the names of modules that had them before."""
 
 _HEAP_TYPE = 1 << 9
 """Flag of a class that a class statement has made (Py_TPFLAGS_HEAPTYPE)."""
@@ -198,7 +202,7 @@ def encoded_children(body: dict[str, Json]) -> list[Json]:
 def class_name_if_found_in_modules(kind: type) -> str | None:
     """Return the name under which a fresh start of the same program has that class; None for one that
     it cannot look up."""
-    name = f"{kind.__module__}:{kind.__qualname__}"
+    name = _public_name(kind) or f"{kind.__module__}:{kind.__qualname__}"
     try:
         if imported_class_by_name(name) is kind:
             return name
@@ -211,15 +215,39 @@ def imported_class_by_name(name: str) -> type:
     """Return the class of that name, of a module that is imported; nothing is imported. Raises
     CheckpointError."""
     module, _, path = name.partition(":")
-    member: Any = sys.modules.get(module)
-    for part in path.split("."):
-        member = getattr(member, part, None)
+    member = _member(sys.modules.get(module), path)
+    if not isinstance(member, type):
+        member = _member(_public_package_with(module, path), path)
     if not isinstance(member, type):
         raise CheckpointError(
             f"the checkpoint holds a value of the class {name}, which this program does not have",
             hint=f"import {module} before the restore",
         )
     return member
+
+
+def _member(module: ModuleType | None, path: str) -> Any:
+    member: Any = module
+    for part in path.split("."):
+        member = getattr(member, part, None)
+    return member
+
+
+def _public_name(kind: type) -> str | None:
+    """Return the name of a class that hyperpod_kit offers, below the package that offers it: its module may move."""
+    package = _public_package_with(kind.__module__, kind.__qualname__)
+    if package is None or getattr(package, kind.__qualname__, None) is not kind:
+        return None
+    return f"{package.__name__}:{kind.__qualname__}"
+
+
+def _public_package_with(module: str, class_name: str) -> ModuleType | None:
+    """Return the package of hyperpod_kit that offers this class of one of its modules, or did when it was saved."""
+    for name in PUBLIC_PACKAGES:
+        package = sys.modules.get(name)
+        if module.startswith(f"{name}.") and class_name in getattr(package, "__all__", ()):
+            return package
+    return None
 
 
 def _require_class_kind(python_class: type, base: type, body: dict[str, Json]) -> Any:

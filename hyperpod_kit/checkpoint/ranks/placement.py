@@ -3,7 +3,7 @@ the parameters, an average of the weights on rank 0 only.
 
 It is agreed at restore(), once, by a collective; a save asks nobody. What an optimizer makes later is held by the ranks
 that have its parameter, and any other new name by those that have its neighbours. Whether that was right is seen
-before a commit (`agent.name_coverage`): a wrong guess is a save that fails, never a hole.
+before a commit (`agent.reports.name_coverage`): a wrong guess is a save that fails, never a hole.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Read a committed checkpoint back from the medium, slowly, and say whether it is what was committed.
 
 From the medium: a file of which the disk has dropped a write looks whole for as long as its pages are in this machine's
-memory, so these are given up first, and what can be read past them is (see `store.direct`). One thread and one buffer:
+memory, so these are given up first, and what can be read past them is (see `store.posix`). One thread and one buffer:
 it goes on behind training's back.
 """
 

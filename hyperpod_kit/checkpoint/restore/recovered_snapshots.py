@@ -1,4 +1,8 @@
-"""What earlier starts of the run have left beside the root: restored from, or given up, once."""
+"""What earlier starts of the run have left beside the root: restored from, or given up, once.
+
+Before that `inspect` may ask what the newest checkpoint says (`peek`), and the first rank tells the `job run` above it
+what all ranks restored.
+"""
 
 from __future__ import annotations
 

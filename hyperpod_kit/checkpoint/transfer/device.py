@@ -1,5 +1,5 @@
 """Capture from a CUDA device: a side stream copies into the slot, whose memory is registered with the driver. And back:
-a restore fills the device's tensors chunk by chunk.
+a restore fills the device's tensors chunk by chunk. Samples and digests of tensors are taken where they lie.
 
 No CI has a GPU: after a change here, `make gpu-check` on a machine with one.
 """

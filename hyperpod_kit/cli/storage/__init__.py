@@ -1,1 +1,1 @@
-"""`hyperpod-kit storage`: one file a command, its view beside it."""
+"""`hyperpod-kit storage`: one file a command, its view in `cli/views`."""

@@ -1,4 +1,4 @@
-"""The help of a parser of argparse in the shape in which click shows that of all other commands."""
+"""A parser of argparse as click shows all other commands: its help, and what may come next on its command line."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Objects of the configuration made into dataclasses of the model: begin with `decode` and `section`."""
+"""Objects of the configuration made into dataclasses of the model: begin with `decode`."""

@@ -174,6 +174,8 @@ STEP_FIELDS: Mapping[str, Field] = {
 }
 
 
+# --- All keys, with those of optional steps among them ---------------------------------------------------------------
+
 _PLAIN = "Use 1 to 63 letters, digits and hyphens, no hyphen first or last"
 _SECURITY_GROUP, _SUBNET = (
     Pattern(

@@ -1,4 +1,4 @@
-"""Mountpoint for S3: bucket, prefix, and who owns what is seen."""
+"""Mountpoint for S3: bucket, prefix, who owns what is seen, what is cached, and how the bucket is reached."""
 
 from __future__ import annotations
 
@@ -135,6 +135,8 @@ def check_storage_class_and_encryption(settings: Settings) -> Iterator[Finding]:
                 "Write its ARN, its id or alias/NAME, and set sse to aws:kms",
             )
 
+
+# --- The mount -------------------------------------------------------------------------------------------------------
 
 PREFIX = r"((?!\.\.?/)[A-Za-z0-9._=-]+/)+"
 MODE = Pattern("HPK-S005", r"0?[0-7]{3}", "`{value}` is not an octal mode", 'Write it like "0755"')

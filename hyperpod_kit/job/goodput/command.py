@@ -146,6 +146,8 @@ def by_week(piece: TimePiece) -> List[Tuple[str, TimePiece]]:
     return parts
 
 
+# --- The command -----------------------------------------------------------------------------------------------------
+
 _HEAD = ("goodput", "GPU-hours")
 _NO_GPUS = "how many GPUs some of these jobs held is not known (`?`): in the shares each of their nodes counts as one"
 

@@ -128,8 +128,7 @@ def replace_event_file_of_job(directory: str, job_time: JobTime, now: float) -> 
 #
 # TensorFlow's record format: eight bytes of length and their masked CRC-32C, then the record and its masked CRC-32C.
 # Of `Event` (tensorflow/core/util/event.proto) this uses wall_time, step, file_version and summary; of a summary's
-# values, tag and simple_value. So no package of TensorBoard's is needed to write such a file. Standard library only,
-# Python 3.8: this file is part of the bundle.
+# values, tag and simple_value. So no package of TensorBoard's is needed to write such a file.
 
 VERSION = b"brain.Event:2"
 """The file_version in the first record of every such file."""

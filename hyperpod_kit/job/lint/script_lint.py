@@ -108,6 +108,8 @@ def _value(arguments: List[str], name: str) -> str:
     return ""
 
 
+# --- Rules about a script as a whole ---------------------------------------------------------------------------------
+
 REPLACEMENT_MINUTES = 45.0
 """A HyperPod node is replaced in 20 to 30 minutes (field report), and the job must load its checkpoint after that."""
 

@@ -40,6 +40,10 @@ from hyperpod_kit.slurm.findings import SlurmFinding
 from hyperpod_kit.system.mountinfo import MountEntry
 from hyperpod_kit.untrusted import by_descriptor
 
+if TYPE_CHECKING:
+    from hyperpod_kit.checkpoint.agent.shm.failure_note import FoundNote
+    from hyperpod_kit.checkpoint.agent.shm.job_note import FoundJob
+
 METRICS_WITHIN = 5.0
 """Seconds for the file of metrics."""
 
@@ -277,10 +281,6 @@ def describe_health_changes(before: Mapping[str, HealthRecord], after: Mapping[s
 # What programs of users leave in shared memory for the metrics: how saves fare, how jobs fare.
 #
 # Most nodes have neither most of the time, and every check would pay for the imports.
-
-if TYPE_CHECKING:
-    from hyperpod_kit.checkpoint.agent.shm.failure_note import FoundNote
-    from hyperpod_kit.checkpoint.agent.shm.job_note import FoundJob
 
 
 def read_checkpoint_save_notes(node: Node) -> Sequence[FoundNote]:

@@ -162,7 +162,7 @@ def start_and_await_platform_mount(node: Node, mount: Mount) -> None:
         return check_mount(node, mount)
 
     mount_status = poll_until(
-        start_and_check, _is_something_mounted, seconds=WITHIN, clock=node.clock, first=1.0, longest=10.0
+        start_and_check, _is_something_mounted, seconds=PLATFORM_MOUNT_WITHIN, clock=node.clock, first=1.0, longest=10.0
     )
     if not _is_something_mounted(mount_status):
         raise failed or not_mounted_error(mount)
@@ -193,9 +193,9 @@ def hold_mount_lock_or_raise(node: Node, mount: Mount) -> Iterator[None]:
 #
 # How HyperPod keeps them over a reboot is not published; AWS's own scripts write fstab, some with an automount. Where
 # systemd knows a mount unit of that path, starting it is the platform's own way to mount it, with the platform's
-# options. Standard library only, Python 3.8: this file is part of the bundle.
+# options.
 
-WITHIN = 120.0
+PLATFORM_MOUNT_WITHIN = 120.0
 """Seconds that HyperPod gets: in on_init_complete mode it has mounted before our script starts."""
 
 
@@ -223,6 +223,6 @@ def start_platform_unit(node: Node, mount: Mount) -> bool:
 def not_mounted_error(mount: Mount) -> MountFailed:
     """What to say when the platform has not made the mount."""
     return MountFailed(
-        f"{mount.name}: HyperPod has not mounted {mount.path} after {WITHIN:g} s",
+        f"{mount.name}: HyperPod has not mounted {mount.path} after {PLATFORM_MOUNT_WITHIN:g} s",
         hint="InstanceStorageConfigs holds for nodes made after it was set: hyperpod-kit replace-node",
     )

@@ -133,6 +133,8 @@ def _parse_error_code(body: bytes) -> str:
     return ""
 
 
+# --- The files -------------------------------------------------------------------------------------------------------
+
 Fetch = Callable[[Secret, Clock], bytes]
 
 

@@ -81,6 +81,8 @@ def _read_process_record(path: str) -> Optional[Process]:
         return None
 
 
+# --- The steps -------------------------------------------------------------------------------------------------------
+
 # A daemon that the script leaves behind holds the file and not our pipe, so that nobody waits for it.
 START = f'{RECORD_PROCESS}; cd "$2" && log=$3 && shift 3 && exec "$@" >"$log" 2>&1 </dev/null'
 TAIL_LINES = 8

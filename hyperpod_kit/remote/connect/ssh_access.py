@@ -281,10 +281,6 @@ def connect_through_program(argv: list[str]) -> Iterator[tuple[socket.socket, Ca
 # paramiko's own reader compares every line with all lines before it, and its client reads the file for each
 # connection: minutes for a thousand nodes.
 
-if TYPE_CHECKING:
-    import paramiko
-
-
 REVOKED = "@revoked"
 
 LONGEST_KEY = 16 << 10

@@ -1,1 +1,1 @@
-"""The ways to the nodes' reports, one file each: begin with `transport` and `transports`."""
+"""The ways to the nodes' reports, one file each: begin with `transport` and `auto_transport`."""

@@ -17,11 +17,13 @@ pytest.importorskip("torch")
 
 import torch
 
+from hyperpod_kit.checkpoint import Restored, State
 from hyperpod_kit.checkpoint.capture import replica_assignment
-from hyperpod_kit.checkpoint.codec import codec
+from hyperpod_kit.checkpoint.codec import codec, typed_values
 from hyperpod_kit.checkpoint.ranks.collectives import Ranks
 from hyperpod_kit.checkpoint.repository.format.shard import TensorSpec
 from hyperpod_kit.checkpoint.state.tensors import Collector, TensorPiece, WalkCache
+from hyperpod_kit.data import Last
 from hyperpod_kit.errors import CheckpointError, StateNotSerializable
 
 
@@ -215,6 +217,21 @@ def test_a_class_is_looked_up_and_never_imported() -> None:
                 )
     with pytest.raises(CheckpointError, match=r"torch\.load"):
         codec.decode({"$": "torch", "v": "load"}, no_tensor)
+
+
+def test_a_public_class_is_written_as_its_packages_and_read_by_the_module_that_had_it() -> None:
+    restored = Restored(7, 1, 2, "e000001", "memory", 0.5, 3)
+    for value, name, earlier in (
+        (restored, "hyperpod_kit.checkpoint:Restored", "hyperpod_kit.checkpoint.results:Restored"),
+        (Last.PAD, "hyperpod_kit.data:Last", "hyperpod_kit.data.position:Last"),
+    ):
+        record = codec.encode(value, "x", lambda *_: "")
+        assert record["c"] == name and codec.decode(record, no_tensor) == value
+        assert codec.decode({**record, "c": earlier}, no_tensor) == value
+    # A module of that name is a package now, which does not have the class.
+    assert typed_values.imported_class_by_name("hyperpod_kit.checkpoint.state:State") is State
+    with pytest.raises(CheckpointError, match=r"hyperpod_kit\.checkpoint\.results:subprocess"):
+        typed_values.imported_class_by_name("hyperpod_kit.checkpoint.results:subprocess")
 
 
 def test_an_enum_that_was_renamed_is_known_by_its_value() -> None:

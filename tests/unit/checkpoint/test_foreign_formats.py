@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,7 @@ def test_a_file_is_a_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     (tmp_path / "toy.py").write_text(TOY)
     monkeypatch.setattr(formats, "__path__", [*formats.__path__, str(tmp_path)])
     toy = load_formats()["toy"]
+    monkeypatch.delitem(sys.modules, f"{formats.__name__}.toy")
     assert toy.can_export and not toy.can_import
     written = toy.write(ExportSource(MemoryStore("toy"), None), tmp_path / "out")
     assert written == WrittenExport("a", 1, 0, 0) and (tmp_path / "out").read_text() == "toy"
@@ -43,6 +45,7 @@ def test_a_file_without_a_format_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(formats, "__path__", [*formats.__path__, str(tmp_path)])
     with pytest.raises(TypeError, match=r"forgotten\.FORMAT is a NoneType, expected a ForeignFormat"):
         load_formats()
+    monkeypatch.delitem(sys.modules, f"{formats.__name__}.forgotten")
 
 
 def test_what_can_be_read_and_written() -> None:

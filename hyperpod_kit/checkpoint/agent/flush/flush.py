@@ -575,7 +575,7 @@ def record_loss_in_audit_log(run: str, lost: str) -> None:
 STILL = 10.0
 """Seconds without a byte moved after which the next one has its turn."""
 
-_TURN_POLL = 0.5
+_PROGRESS_POLL = 0.5
 """Seconds between two looks at whether something moves."""
 
 T = TypeVar("T")
@@ -632,7 +632,7 @@ class TurnLimit:
 
     def wait_while_progressing(self, event: threading.Event, max_idle_seconds: float) -> None:
         """Wait for an event, until nothing has moved for `max_idle_seconds` or the limit is reached."""
-        while not event.wait(_TURN_POLL):
+        while not event.wait(_PROGRESS_POLL):
             if self.is_reached() or io_progress.seconds_since_progress() >= max_idle_seconds:
                 return
 

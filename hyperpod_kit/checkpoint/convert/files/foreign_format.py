@@ -31,8 +31,15 @@ class ImportSource(NamedTuple):
 
 
 class WrittenExport(NamedTuple):
-    """What an export has written, or would write. `bytes` are those of the tensors, which were read and proved;
-    `per_rank` of the model's tensors are each rank's own."""
+    """What an export has written, or would write.
+
+    Attributes:
+        checkpoint_id: Of which checkpoint.
+        step: Its step.
+        tensors: How many tensors were written.
+        bytes: Of these tensors; of a format that holds the whole state, of all that was read and proved.
+        per_rank: How many of the model's tensors are each rank's own, so that rank 0's stand for all.
+    """
 
     checkpoint_id: str
     step: int

@@ -30,7 +30,8 @@ _COPY_HINT = "copy it here again"
 
 
 class WeightFiles(NamedTuple):
-    """`pieces`: whole tensors, by name. `texts`: the files of KEPT that are there. `unchecked`: of how many files."""
+    """`pieces`: whole tensors, by name. `texts`: the files of COMPANION_FILES that are there.
+    `unchecked`: of how many files."""
 
     path: Path
     pieces: dict[str, ImportedPiece]
@@ -149,7 +150,7 @@ def _parse_entry(name: str, entry: Any) -> tuple[TensorSpec, int, int]:
     return parse_spec(name, dtype, entry["shape"], (), ()), *parse_range(begin, end)
 
 
-# As a checkpoint of a model's weights: what load_weights reads, and Hugging Face's export writes again.
+# Such files become a checkpoint of a model's weights: what load_weights reads, and an export writes again.
 
 
 _STATE = "trainer_state.json"

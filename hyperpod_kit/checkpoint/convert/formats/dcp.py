@@ -1,4 +1,4 @@
-"""A directory that torch.distributed.checkpoint wrote: what its `.metadata` says, held against the files.
+"""A directory of torch.distributed.checkpoint, read and written: what its `.metadata` says, held against the files.
 
 `.metadata` is a pickle. Its classes are torch's own records, which are made without running anything; a pickle that
 names anything else is refused.
@@ -14,11 +14,10 @@ import pickle
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.distributed.checkpoint import metadata as dcp_metadata
-from torch.distributed.checkpoint.filesystem import _StorageInfo
 
 from hyperpod_kit.checkpoint.codec.dtypes import NAMES
 from hyperpod_kit.checkpoint.convert.files import torch_files
@@ -31,6 +30,9 @@ from hyperpod_kit.checkpoint.convert.files.restricted_pickle import UNPICKLE_ERR
 from hyperpod_kit.checkpoint.repository.format.shard import parse_spec
 from hyperpod_kit.checkpoint.restore.gathered_tensors import TensorAllocator
 from hyperpod_kit.errors import CheckpointError, UsageError
+
+if TYPE_CHECKING:
+    from torch.distributed.checkpoint.filesystem import _StorageInfo
 
 METADATA = ".metadata"
 _METADATA_LIMIT = 192 << 20
@@ -130,6 +132,8 @@ def inspect_folder(files: ImportedFiles, folder: Path) -> DcpFolder:
 
 
 def _verify_and_locate_entries(files: ImportedFiles, folder: Path, metadata: dcp_metadata.Metadata) -> DcpFolder:
+    from torch.distributed.checkpoint.filesystem import _StorageInfo
+
     ranges: dict[tuple[str, Any], DcpItemRange] = {}
     for key, info in _require_type(metadata.storage_data, dict, "storage_data", folder).items():
         index, storage_info = (
@@ -312,7 +316,7 @@ def _require_type(value: Any, kind: type, what: str, folder: Path) -> Any:
     return value
 
 
-# As a checkpoint of Checkpoints: the same names, its tensors in the boxes that it has them in.
+# Such a directory becomes a checkpoint of Checkpoints: the same names, its tensors in the boxes that it has them in.
 
 
 def rank_parts_by_box_number(files: ImportedFiles, folder: DcpFolder) -> Iterator[RankPart]:

@@ -1,5 +1,5 @@
-"""What plain DeepSpeed's `engine.save_checkpoint` wrote under ZeRO, as a checkpoint of ZeroCheckpoints: the inverse of
-the export. The files are mapped, so no more than what is being copied is in memory."""
+"""A directory of DeepSpeed's `engine.save_checkpoint` under ZeRO, read as a checkpoint of ZeroCheckpoints and written
+from one. The files are mapped, so no more than what is being copied is in memory."""
 
 from __future__ import annotations
 
@@ -326,7 +326,7 @@ def insert_tensors(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
 
 
 def write(store: Store, checkpoint_id: str, path: Path, allocate: TensorAllocator, progress: Progress) -> WrittenExport:
-    """Make the directory `path`: `latest`, and the files of all ranks in `global_step<step>`, the step's name.
+    """Make the directory `path`: `latest`, and the files of all ranks in `global_step<step>`.
 
     What is at `path` goes first: a checkpoint that turned out damaged when a part of it was written. Raises UsageError
     for a checkpoint of another adapter, HyperpodKitError for what cannot be written, and for what cannot be read
@@ -355,7 +355,7 @@ def write(store: Store, checkpoint_id: str, path: Path, allocate: TensorAllocato
                 done.add(name)
                 count += len(tensors)
                 size += sum(tensor.nbytes for tensor in tensors.values())
-    _write_text(path / "latest", folder.name)
+    _write_text(path / _LATEST, folder.name)
     return WrittenExport(checkpoint_id, body.step, count, size)
 
 

@@ -1,5 +1,5 @@
-"""What Megatron-core's `dist_checkpointing.save` wrote (`torch_dist`), as a checkpoint of MegatronCheckpoints: the
-inverse of the export, without Megatron."""
+"""A directory of Megatron-core's `dist_checkpointing` (`torch_dist`), read as a checkpoint of MegatronCheckpoints and
+written from one, without Megatron."""
 
 from __future__ import annotations
 
@@ -11,10 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
-from torch.distributed.checkpoint.planner import WriteItem
-from torch.distributed.checkpoint.state_dict_saver import save
 
 from hyperpod_kit.checkpoint.convert.files import torch_files
 from hyperpod_kit.checkpoint.convert.files.byte_sources import (
@@ -137,19 +133,20 @@ _WRITTEN_CONFIG = {
 }
 
 
-class _Planner(DefaultSavePlanner):
-    """Objects are bytes already."""
-
-    def transform_object(self, write_item: WriteItem, object: Any) -> Any:
-        """See DefaultSavePlanner."""
-        if isinstance(object, io.BytesIO):
-            return object
-        return super().transform_object(write_item, object)
-
-
 def write(nested: dict[str, Any], path: Path, allocate: TensorAllocator) -> None:
     """Write the directory `path` as Megatron-core does. `nested`: the whole state; `allocate`: for the tensors
     that are put together. Raise HyperpodKitError, OSError."""
+    from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+    from torch.distributed.checkpoint.filesystem import FileSystemWriter
+    from torch.distributed.checkpoint.planner import WriteItem
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    class ObjectsAreBytes(DefaultSavePlanner):
+        def transform_object(self, write_item: WriteItem, object: Any) -> Any:
+            if isinstance(object, io.BytesIO):
+                return object
+            return super().transform_object(write_item, object)
+
     boxes = nested["boxes"]
     state: dict[str, Any] = dict(
         allocate({key: TensorSpec(key, dtype, tuple(full_shape)) for key, (dtype, full_shape, _) in boxes.items()})
@@ -165,10 +162,15 @@ def write(nested: dict[str, Any], path: Path, allocate: TensorAllocator) -> None
         torch.save([torch_load_with_length(bytes(data.numpy()))], buffer)
         state[key] = buffer
     by_descriptor.make_directory(path)
-    save(state, storage_writer=FileSystemWriter(str(path)), planner=_Planner(flatten_state_dict=False), no_dist=True)
-    with by_descriptor.open_stream_for_writing(path / "common.pt", "wb") as out:
+    save(
+        state,
+        storage_writer=FileSystemWriter(str(path)),
+        planner=ObjectsAreBytes(flatten_state_dict=False),
+        no_dist=True,
+    )
+    with by_descriptor.open_stream_for_writing(path / _COMMON, "wb") as out:
         torch.save(nested["common"], out)
-    by_descriptor.write_text(path / "metadata.json", json.dumps(_WRITTEN_CONFIG))
+    by_descriptor.write_text(path / _CONFIG, json.dumps(_WRITTEN_CONFIG))
 
 
 class MegatronFormat(NestedStateFormat):

@@ -78,7 +78,7 @@ def sources(words: Collection[str]) -> Iterator[Tuple[str, ast.Module]]:
 
 
 def is_of_a_kind(name: str) -> bool:
-    """Whether a file is one of a kind's own: `config/mounts/mountpoint_s3.py` too."""
+    """Whether a file is one of a kind's own: `node/mounts/kinds/efs_utils.py` too."""
     folder, _, file = name.rpartition("/")
     return folder in FOLDERS and any(file == f"{own}.py" or file.startswith(f"{own}_") for own in NAMES)
 

@@ -1,5 +1,5 @@
-"""The steps of a node's creation, in order: that is what happens. Which of them a node needs is decided in plan.py,
-running them is apply.py's.
+"""The steps of a node's creation, in order: that is what happens. Which of them a node needs is decided in
+commands/plan.py, running them is the work of commands/apply.py.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """

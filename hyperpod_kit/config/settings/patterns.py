@@ -1,6 +1,6 @@
 """What a text of the configuration must look like, and what is said of one that does not.
 
-Which key has which pattern is in fields.py; rules/patterns.py checks them all, and the JSON Schema shows them.
+Which key has which pattern is in fields/fields.py; rules/patterns.py checks them all, and the JSON Schema shows them.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class KeyRead:
 
     @property
     def field_path(self) -> str:
-        """Return the path as fields.py writes it: `hyperpod_kit.mounts[].path`."""
+        """Return the path as fields/fields.py writes it: `hyperpod_kit.mounts[].path`."""
         return _join_path_steps("[]" if isinstance(step, int) else step for step in self.key_path)
 
 

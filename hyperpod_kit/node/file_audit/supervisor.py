@@ -1,4 +1,5 @@
-"""The collector under a watch: a process that stands still must never be waited for by everybody's opens.
+"""The collector, which logs what the kernel tells of opens, and the watch over it: a process that stands still must
+never be waited for by everybody's opens.
 
 Each open waits for the collector's answer. So it runs as a child that gives signs of life; without one for LIMIT
 seconds it is killed, whereupon the kernel lets all waiters go, and a new one is started. The gap is in the log.

@@ -13,7 +13,7 @@ from hyperpod_kit.checkpoint.atomic_output import directory_after_rename
 from hyperpod_kit.checkpoint.codec import codec
 from hyperpod_kit.checkpoint.convert.files import scratch_files
 from hyperpod_kit.checkpoint.convert.files.byte_progress import CountedBytes, Progress, no_progress
-from hyperpod_kit.checkpoint.convert.files.foreign_format import WrittenExport
+from hyperpod_kit.checkpoint.convert.files.foreign_format import ForeignFormat, WrittenExport
 from hyperpod_kit.checkpoint.convert.files.safetensors_files import PRETRAINED, WEIGHTS
 from hyperpod_kit.checkpoint.dcp import reshard
 from hyperpod_kit.checkpoint.repository.read import verify
@@ -27,6 +27,17 @@ LAYOUT = "huggingface"
 """Key of `extra` under which an adapter keeps what `from_pretrained` reads beside tensors: {"files": {name: text},
 "names": our name of an adapter's tensor -> PEFT's}."""
 _PER_RANK_MODEL = per_rank_name(0, "model.")
+
+
+class WeightsFormat(ForeignFormat):
+    """A format that has the tensors of a model alone; without a model, all tensors."""
+
+    can_import = True
+    can_export = True
+
+    def exported_names(self, tree: Mapping[str, Any], stored_names: set[str]) -> set[str]:
+        names = super().exported_names(tree, stored_names)
+        return set(model_names(names)) or names
 
 
 def write(
@@ -76,11 +87,6 @@ def model_names(stored_names: set[str]) -> dict[str, str]:
             if name.startswith(prefix):
                 names[name] = name[len(prefix) :]
     return names
-
-
-def model_names_or_all(stored_names: set[str]) -> set[str]:
-    """Return the stored names of the model's tensors; all of them, where there is no model."""
-    return set(model_names(stored_names)) or stored_names
 
 
 def files_and_names_for_from_pretrained(checkpoint_id: str, tree: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,17 +10,13 @@ from hyperpod_kit.checkpoint.convert.files import safetensors_files, weights_fil
 from hyperpod_kit.checkpoint.convert.files.byte_sources import ImportedFiles
 from hyperpod_kit.checkpoint.convert.files.foreign_format import (
     ExportSource,
-    ForeignFormat,
     ImportSource,
     WrittenExport,
 )
 
 
-class HuggingFaceFormat(ForeignFormat):
+class HuggingFaceFormat(weights_file.WeightsFormat):
     """Of a checkpoint that a CheckpointedTraining saved, or that was imported from such a directory."""
-
-    can_import = True
-    can_export = True
 
     def inspect(self, files: ImportedFiles, path: Path, tag: str | None) -> ImportSource:
         weights = safetensors_files.inspect_folder(files, path)
@@ -30,9 +26,6 @@ class HuggingFaceFormat(ForeignFormat):
 
     def require_exportable(self, checkpoint_id: str, tree: Mapping[str, Any]) -> None:
         weights_file.files_and_names_for_from_pretrained(checkpoint_id, tree)
-
-    def exported_names(self, tree: Mapping[str, Any], stored_names: set[str]) -> set[str]:
-        return weights_file.model_names_or_all(super().exported_names(tree, stored_names))
 
     def write(self, source: ExportSource, path: Path) -> WrittenExport:
         return source.read(

@@ -43,7 +43,7 @@ def started() -> tuple[Manager, list[str]]:
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         made = Manager(ROOT / "run")
-    return made, [str(one.message) for one in heard]
+    return made, [str(warning.message) for warning in heard if warning.category is RuntimeWarning]
 
 
 def first() -> None:

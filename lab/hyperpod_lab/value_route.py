@@ -6,7 +6,10 @@ files that it had left, is hard to follow however short each function is.
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 from typing import Any, NamedTuple
@@ -37,7 +40,11 @@ class ValueRoute:
     """Follows values through the calls of hyperpod_kit that this thread makes in a `with` block.
 
     A value is followed by its identity, and so is what a function makes of it: an object of a class of hyperpod_kit, or
-    a list, tuple or dict, that a call returns which was given a followed value. Threads and other processes that it is
+    a list, tuple or dict, that a call returns, alone or in a tuple, which was given a followed value; and a copy by
+    `dataclasses.replace`. Members of enums and the empty tuple are not: they are the same object everywhere.
+
+    A call is given a value by a parameter that is this value or its holder: a list, tuple, dict or dataclass that has
+    it as an element or field, such as `[mount]` or a context with the options. Threads and other processes that it is
     handed to are not seen.
 
     Example:
@@ -71,6 +78,10 @@ class ValueRoute:
 
     def _on_event(self, frame: FrameType, event: str, argument: Any) -> None:
         code = frame.f_code
+        if code is _REPLACE:
+            if event == "return" and id(_first_argument(frame)) in self._followed:
+                self._follow_result(argument)
+            return
         if not code.co_filename.startswith(_PACKAGE):
             return
         if event == "call":
@@ -82,16 +93,48 @@ class ValueRoute:
                 self._open_frames.add(id(frame))
         elif event == "return" and id(frame) in self._open_frames:
             self._open_frames.discard(id(frame))
-            self._follow(argument)
+            self._follow_result(argument)
+            if type(argument) is tuple:
+                for result in argument:
+                    self._follow_result(result)
 
     def _followed_parameters(self, frame: FrameType, code: CodeType) -> tuple[str, ...]:
         count = code.co_argcount + code.co_kwonlyargcount
         values = frame.f_locals
-        return tuple(name for name in code.co_varnames[:count] if id(values.get(name)) in self._followed)
+        return tuple(name for name in code.co_varnames[:count] if self._is_followed_or_holder(values.get(name)))
 
-    def _follow(self, value: object) -> None:
-        if isinstance(value, (list, tuple, dict)) or type(value).__module__.startswith("hyperpod_kit"):
+    def _is_followed_or_holder(self, value: object) -> bool:
+        if id(value) in self._followed:
+            return True
+        return any(id(part) in self._followed for part in _parts(value))
+
+    def _follow_result(self, value: object) -> None:
+        if isinstance(value, enum.Enum) or (isinstance(value, tuple) and not value):
+            return
+        if isinstance(value, (list, tuple, dict)) or _is_of_kit(value):
             self._followed[id(value)] = value
+
+
+_REPLACE = dataclasses.replace.__code__
+
+
+def _first_argument(frame: FrameType) -> object:
+    return frame.f_locals.get(frame.f_code.co_varnames[0])
+
+
+def _is_of_kit(value: object) -> bool:
+    return type(value).__module__.startswith("hyperpod_kit")
+
+
+def _parts(value: object) -> Collection[object]:
+    """Return the elements of a list, tuple or dict, and the fields of a dataclass of hyperpod_kit."""
+    if isinstance(value, dict):
+        return value.values()
+    if isinstance(value, (list, tuple)):
+        return value
+    if dataclasses.is_dataclass(value) and _is_of_kit(value):
+        return [getattr(value, field.name, None) for field in dataclasses.fields(value)]
+    return ()
 
 
 def count_returns(passages: list[Passage]) -> int:

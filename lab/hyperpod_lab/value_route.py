@@ -40,12 +40,12 @@ class ValueRoute:
     """Follows values through the calls of hyperpod_kit that this thread makes in a `with` block.
 
     A value is followed by its identity, and so is what a function makes of it: an object of a class of hyperpod_kit, or
-    a list, tuple or dict, that a call returns, alone or in a tuple, which was given a followed value; and a copy by
-    `dataclasses.replace`. Members of enums and the empty tuple are not: they are the same object everywhere.
+    a list, tuple or dict, that a call returns which was given a followed value, and a copy by `dataclasses.replace`.
+    Members of enums and the empty tuple are not: they are the same object everywhere.
 
-    A call is given a value by a parameter that is this value or its holder: a list, tuple, dict or dataclass that has
-    it as an element or field, such as `[mount]` or a context with the options. Threads and other processes that it is
-    handed to are not seen.
+    A call that is given a holder of the value is on the route, too: a list, tuple, dict or dataclass that has it as an
+    element or a field, such as `[mount]` or a context with the options. What is made of a holder is not followed.
+    Threads and other processes that a value is handed to are not seen.
 
     Example:
         >>> route = ValueRoute(state)
@@ -79,7 +79,7 @@ class ValueRoute:
     def _on_event(self, frame: FrameType, event: str, argument: Any) -> None:
         code = frame.f_code
         if code is _REPLACE:
-            if event == "return" and id(_first_argument(frame)) in self._followed:
+            if event == "return" and self._is_followed(_first_argument(frame)):
                 self._follow_result(argument)
             return
         if not code.co_filename.startswith(_PACKAGE):
@@ -90,23 +90,22 @@ class ValueRoute:
                 file = code.co_filename[len(_PACKAGE) + 1 :]
                 function = getattr(code, "co_qualname", code.co_name)  # Python 3.11
                 self.passages.append(Passage(file, function, parameters))
-                self._open_frames.add(id(frame))
+                if any(self._is_followed(frame.f_locals[name]) for name in parameters):
+                    self._open_frames.add(id(frame))
         elif event == "return" and id(frame) in self._open_frames:
             self._open_frames.discard(id(frame))
             self._follow_result(argument)
-            if type(argument) is tuple:
-                for result in argument:
-                    self._follow_result(result)
 
     def _followed_parameters(self, frame: FrameType, code: CodeType) -> tuple[str, ...]:
         count = code.co_argcount + code.co_kwonlyargcount
         values = frame.f_locals
         return tuple(name for name in code.co_varnames[:count] if self._is_followed_or_holder(values.get(name)))
 
+    def _is_followed(self, value: object) -> bool:
+        return id(value) in self._followed
+
     def _is_followed_or_holder(self, value: object) -> bool:
-        if id(value) in self._followed:
-            return True
-        return any(id(part) in self._followed for part in _parts(value))
+        return self._is_followed(value) or any(map(self._is_followed, _parts(value)))
 
     def _follow_result(self, value: object) -> None:
         if isinstance(value, enum.Enum) or (isinstance(value, tuple) and not value):

@@ -131,7 +131,7 @@ def follow_job(folder: Path) -> ValueRoute:
     words = ["run", "--checkpoint-root", str(folder / "root"), "--backoff", "0.01"]
     crashes_once = ["/bin/sh", "-c", f"mkdir {folder}/once 2>/dev/null || exit 0; exit 3"]
     options = run_options_of(build_parser().parse_args(words), crashes_once)
-    with open(folder / "report", "w") as log, ValueRoute(options) as route:
+    with open(folder / "report", "w") as log, ValueRoute(options, options.policy, options.stall) as route:
         JobSupervisor(options, environment, runner=RecordingRunner(slurm), report=JobReport(log.fileno())).run()
     return route
 

@@ -245,10 +245,7 @@ class AttemptRunner:
             observation, list(lifelines.status_by_node), start.used
         )
         self.ranks_were_heard = bool(lifelines.status_by_node)
-        has_container = context.container is not None
-        return launch_probe.probe_unheard_nodes_if_launch_failed(
-            observation, has_container, context.options, context.env
-        )
+        return launch_probe.probe_unheard_nodes_if_launch_failed(observation, context)
 
     def _listen_to_step_retry(self, start: _Start, stack: contextlib.ExitStack) -> Optional[StepRetry]:
         context = self._context

@@ -14,7 +14,7 @@ from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.job.base.launch_failure import NOT_STARTED, LaunchFailure
 from hyperpod_kit.job.decide.outcome import Observation, may_not_have_begun
 from hyperpod_kit.job.step import bare_step, srun_step
-from hyperpod_kit.job.step.options import RunOptions
+from hyperpod_kit.job.step.run_context import RunContext
 from hyperpod_kit.job.step.storage import DEADLINE
 
 PURPOSE = "launch-probe"
@@ -38,25 +38,20 @@ for program do
 done"""
 
 
-def probe_unheard_nodes_if_launch_failed(
-    observation: Observation, in_container: bool, options: RunOptions, env: Mapping[str, str]
-) -> Observation:
-    """Return the observation with what the unheard nodes lack, where that may be why the launch has failed.
-
-    `in_container`: the ranks run in one, with a Python and a command of the image's own.
-    """
+def probe_unheard_nodes_if_launch_failed(observation: Observation, context: RunContext) -> Observation:
+    """Return the observation with what the unheard nodes lack, where that may be why the launch has failed."""
     if observation.launch_failures or not observation.unheard or not may_not_have_begun(observation):
         return observation
+    in_container = context.container is not None  # with a Python and a command of the image's own
     is_container_error = in_container and observation.code in (ExitCode.NO_PYTHON, ExitCode.NOT_MOUNTED)
     if is_container_error or any(record.code in NOT_STARTED for record in observation.exits):
         return observation  # a wrapper has reported what is missing
     main, python = srun_step.path_of_kit_main_on_nodes(), srun_step.kit_command_on_any_node()[0]
     programs: List[str] = []
     if not in_container:
-        programs = [python, *(program for program in options.command[:1] if program.startswith("/"))]
-    absences = _run_probe_on_nodes(
-        options.srun, observation.unheard, ["/bin/sh", "-c", _SCRIPT, PURPOSE, main, *programs], env
-    )
+        programs = [python, *(program for program in context.options.command[:1] if program.startswith("/"))]
+    probe_command = ["/bin/sh", "-c", _SCRIPT, PURPOSE, main, *programs]
+    absences = _run_probe_on_nodes(context.options.srun, observation.unheard, probe_command, context.env)
     return replace(observation, launch_failures=tuple(absences))
 
 

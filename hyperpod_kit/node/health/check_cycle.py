@@ -76,10 +76,11 @@ def _check_mounts_and_start_repairs(node: Node) -> CheckCycle:
     def modes(mount: Mount, entry: MountEntry) -> str:
         return due_deep_probe_mode_or_empty(mount, before.get(mount.name), entry.mount_id, now)
 
-    looks = observe_mounts(node, node.mounts, modes=modes, nearly_full=health_record.names_of_nearly_full(before))
+    mounts = node.mounts
+    looks = observe_mounts(node, mounts, modes=modes, nearly_full=health_record.names_of_nearly_full(before))
     records: Dict[str, HealthRecord] = {}
     ordered: List[str] = []
-    for mount, mount_check in zip(node.mounts, looks):
+    for mount, mount_check in zip(mounts, looks):
         record = with_new_repair_result(
             node, mount.name, record_after_check(before.get(mount.name), mount_check, node.config.health)
         )

@@ -6,7 +6,7 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import contextlib
-from typing import Iterator, Optional
+from typing import Iterator, Optional, Sequence
 
 from hyperpod_kit import audit
 from hyperpod_kit.errors import MountFailed, RunError
@@ -112,21 +112,22 @@ def ensure_mounted(node: Node, mount: Mount, *, seconds: float = MOUNT_WITHIN) -
             try_set_protective_flags(node, mount)
             return True
         delete_record_and_prepare_mount_point(node, mount)
-        retry_mount_command_until_mounted(node, mount, seconds)
+        command = kind_of(mount).mount_command(node, mount)
+        retry_mount_command_until_mounted(node, mount, command, seconds)
         try_set_protective_flags(node, mount)  # whatever the helper made of the options
-        record_current_mount_as_kits(node, mount, kind_of(mount).mount_command(node, mount))
+        record_current_mount_as_kits(node, mount, command)
         return True
 
 
-def retry_mount_command_until_mounted(node: Node, mount: Mount, seconds: float) -> None:
-    """Run the kind's mount command again and again until something is mounted or `seconds` are over. Raises
+def retry_mount_command_until_mounted(node: Node, mount: Mount, command: Sequence[str], seconds: float) -> None:
+    """Run the mount command again and again until something is mounted or `seconds` are over. Raises
     MountFailed unless it serves then."""
     error = ""
 
     def try_mount() -> MountStatus:
         nonlocal error
         try:
-            node.runner.run(kind_of(mount).mount_command(node, mount), timeout=COMMAND_SECONDS)
+            node.runner.run(command, timeout=COMMAND_SECONDS)
         except RunError as err:
             error = err.message
         return check_mount(node, mount)
@@ -140,9 +141,7 @@ def retry_mount_command_until_mounted(node: Node, mount: Mount, seconds: float) 
             reason = f"{mount_status.state}: {mount_status.detail}"
         if error:
             reason = error
-        raise MountFailed(
-            f"{mount.name}: {reason}", hint=f"on the node: {' '.join(kind_of(mount).mount_command(node, mount))}"
-        )
+        raise MountFailed(f"{mount.name}: {reason}", hint=f"on the node: {' '.join(command)}")
 
 
 def _is_something_mounted(status: MountStatus) -> bool:

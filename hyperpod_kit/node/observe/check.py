@@ -72,9 +72,9 @@ def check_mounts(
     return [mount_check.status for mount_check in observe_mounts(node, mounts, deadline, modes, nearly_full)]
 
 
-def check_mount(node: Node, mount: Mount, deadline: Optional[float] = None) -> MountStatus:
-    """Check one mount, and return its state."""
-    return check_mounts(node, [mount], deadline)[0]
+def check_mount(node: Node, mount: Mount) -> MountStatus:
+    """Check one mount by stat and statvfs, and return its state."""
+    return observe_mounts(node, [mount])[0].status
 
 
 def deep_probe_mode_letters(mount: Mount) -> str:

@@ -38,7 +38,8 @@ class EfsKind(Kind):
             # efs-utils before 2.0, without TLS: by name or, with a mount target's address, by number, which says less.
             if host.startswith("fs-"):
                 matches = host.split(".")[0] == mount.file_system_id
-                return MountIdentity(matches, entry.source, f"expected {efs_utils.format_configured_source(mount)}")
+                expected = efs_utils.format_source(mount.file_system_id, mount.access_point_id)
+                return MountIdentity(matches, entry.source, f"expected {expected}")
             return MountIdentity(True, entry.source, "known by source and path only")
         return efs_utils.identify_proxied(node, mount, entry, service="elasticfilesystem", tls=mount.tls)
 

@@ -11,11 +11,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from typing import Any, Dict, List, Union
+from typing import Any, Dict, List, Optional, Union
 
-from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.mounts.efs import EfsMount
-from hyperpod_kit.model.mounts.kinds import mount_to_dict
 from hyperpod_kit.model.mounts.s3files import S3FilesMount
 from hyperpod_kit.node.machine.context import Node
 from hyperpod_kit.node.machine.files import read_text
@@ -24,22 +22,20 @@ from hyperpod_kit.node.mounts.mount_record import read_record, replacement_reaso
 from hyperpod_kit.system.mountinfo import MountEntry
 
 
-def format_configured_source(mount: Mount) -> str:
-    """Return the configured file system and access point, as a person writes them."""
-    return _format_source_of_fields(mount_to_dict(mount))
+EfsUtilsMount = Union[EfsMount, S3FilesMount]
 
 
-def _format_source_of_fields(mount: Dict[str, Any]) -> str:
-    point = mount.get("access_point_id")
-    if not point:
-        return f"{mount.get('file_system_id')}:/"
-    return f"{mount.get('file_system_id')}:/ {point}"
+def format_source(file_system: Optional[str], access_point: Optional[str]) -> str:
+    """Return a file system and its access point, as a person writes them."""
+    if not access_point:
+        return f"{file_system}:/"
+    return f"{file_system}:/ {access_point}"
 
 
-def identify_proxied(node: Node, mount: Mount, entry: MountEntry, *, service: str, tls: bool) -> MountIdentity:
+def identify_proxied(node: Node, mount: EfsUtilsMount, entry: MountEntry, *, service: str, tls: bool) -> MountIdentity:
     """Identify which file system a mount of 127.0.0.1:/ is, by efs-utils' state files or the kit's own record.
     `service`: efs-utils' name of the AWS service."""
-    expected = format_configured_source(mount)
+    expected = format_source(mount.file_system_id, mount.access_point_id)
     host, separator, export = entry.source.rpartition(":")
     if not separator or export != "/" or not host.startswith("127."):
         if tls and separator and export == "/":
@@ -53,9 +49,7 @@ def identify_proxied(node: Node, mount: Mount, entry: MountEntry, *, service: st
     # Without a port, a note on this path may be about the mount that lies beneath.
     if states and not (replacement and entry.stacked > 1 and entry.option_value_or_none("port") is None):
         state = states[-1]
-        actual = f"{state['fsId']}:/"
-        if state.get("accessPoint"):
-            actual = f"{state['fsId']}:/ {state['accessPoint']}"
+        actual = format_source(state["fsId"], state.get("accessPoint"))
         if state.get("service_type", service) != service:
             return MountIdentity(False, actual, f"expected {expected} of {service}, found {state['service_type']}")
         if tls and _is_efs_proxy_without_tls(state):
@@ -64,7 +58,7 @@ def identify_proxied(node: Node, mount: Mount, entry: MountEntry, *, service: st
     if replacement:
         return MountIdentity(False, entry.source, f"expected {expected}, {replacement}")
     if record is not None:
-        actual = _format_source_of_fields(record.mount)
+        actual = format_source(record.mount.get("file_system_id"), record.mount.get("access_point_id"))
         return MountIdentity(actual == expected, actual, f"expected {expected}")
     return MountIdentity(True, entry.source, "known by source and path only")
 
@@ -126,7 +120,7 @@ def proxy_is_dead(entry: MountEntry) -> bool:
     return False
 
 
-def common_mount_options(mount: Union[EfsMount, S3FilesMount]) -> List[str]:
+def common_mount_options(mount: EfsUtilsMount) -> List[str]:
     """The options that both helpers take alike."""
     mount_options = []
     if mount.access_point_id:

@@ -125,7 +125,7 @@ class AttemptRunner:
         start_time = time.monotonic()
         observation = self._run_step(start)
         outcome = self.resumption.recast_crash_as_storage_if_unreadable(classify(observation))
-        self._record_end(start, outcome, round(time.monotonic() - start_time, 1))
+        self._record_end(start.attempt, outcome, round(time.monotonic() - start_time, 1))
         self.failed_launches.update_advice_and_hopelessness(outcome, start.used)
         return outcome
 
@@ -226,7 +226,7 @@ class AttemptRunner:
         with contextlib.ExitStack() as stack:
             lifelines = stack.enter_context(contextlib.closing(Lifelines(own_host, list(host_of_node.values()))))
             stack.enter_context(proving_watch.proving_process_unless_kit_checkpoint(start.choice, context.options.root))
-            step_retry = self._listen_to_step_retry(start, stack)
+            step_retry = self._listen_to_step_retry(start.attempt, stack)
             process = context.start_step(
                 self._plan_step(start), self._step_environment(start, lifelines), context.descriptor_limit
             )
@@ -247,11 +247,11 @@ class AttemptRunner:
         self.ranks_were_heard = bool(lifelines.status_by_node)
         return launch_probe.probe_unheard_nodes_if_launch_failed(observation, context)
 
-    def _listen_to_step_retry(self, start: _Start, stack: contextlib.ExitStack) -> Optional[StepRetry]:
+    def _listen_to_step_retry(self, attempt: str, stack: contextlib.ExitStack) -> Optional[StepRetry]:
         context = self._context
         if not context.is_hyperpod:
             return None
-        record = functools.partial(self._interruptions.record, "hyperpod", attempt=start.attempt)
+        record = functools.partial(self._interruptions.record, "hyperpod", attempt=attempt)
         step_retry = StepRetry(context.runner, context.job.id, context.report, RetryLog(), record)
         stack.callback(step_retry.close)
         return step_retry
@@ -300,13 +300,13 @@ class AttemptRunner:
             self._rows.append("restored", attempt=attempt, **fields)
             self._context.report("restored", verdict.sentence(), attempt=attempt, **fields)
 
-    def _record_end(self, start: _Start, outcome: Outcome, seconds: float) -> None:
+    def _record_end(self, attempt: str, outcome: Outcome, seconds: float) -> None:
         row_fields = outcome.fields()
         if self._context.signals.warned:
             row_fields["warned"] = True
-        self._rows.append("ended", attempt=start.attempt, seconds=seconds, **row_fields)
-        message = f"attempt {start.attempt} {outcome.sentence()} ({seconds:g} s)"
-        self._context.report("ended", message, attempt=start.attempt, seconds=seconds, **outcome.fields())
+        self._rows.append("ended", attempt=attempt, seconds=seconds, **row_fields)
+        message = f"attempt {attempt} {outcome.sentence()} ({seconds:g} s)"
+        self._context.report("ended", message, attempt=attempt, seconds=seconds, **outcome.fields())
 
 
 def select_nodes(

@@ -129,7 +129,7 @@ class JobSupervisor:
         )
         descriptors.raise_soft_limit_to_hard()
         self._warn_about_containers_and_descriptors(context)
-        with self._signals, self._watch_batch_host(context, auto_resume):
+        with self._signals, self._watch_batch_host(job, auto_resume):
             return _AttemptLoop(context, auto_resume, self._chooser, self._prover).run()
 
     def _report_start(self, job: JobEnvironment, auto_resume: bool) -> None:
@@ -158,12 +158,12 @@ class JobSupervisor:
         if shortage:
             self._report("descriptors", shortage)
 
-    def _watch_batch_host(self, context: RunContext, auto_resume: bool) -> ContextManager[object]:
+    def _watch_batch_host(self, job: JobEnvironment, auto_resume: bool) -> ContextManager[object]:
         """Return the watch that gives the job back when the root hangs on this host alone."""
         node = self._env.get("SLURMD_NODENAME", "")
         if not auto_resume or not node:
             return contextlib.nullcontext()
-        return BatchHostWatch(self._runner, context.job, node, self._options.state)
+        return BatchHostWatch(self._runner, job, node, self._options.state)
 
 
 class _AttemptLoop:

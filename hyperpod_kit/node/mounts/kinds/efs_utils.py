@@ -21,8 +21,8 @@ from hyperpod_kit.node.mounts.kinds.kind import MountIdentity
 from hyperpod_kit.node.mounts.mount_record import read_record, replacement_reason
 from hyperpod_kit.system.mountinfo import MountEntry
 
-
 EfsUtilsMount = Union[EfsMount, S3FilesMount]
+"""A mount that efs-utils makes."""
 
 
 def format_source(file_system: Optional[str], access_point: Optional[str]) -> str:

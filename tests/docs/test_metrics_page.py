@@ -23,7 +23,7 @@ def metrics_of_code() -> Dict[str, str]:
     return found
 
 
-def metrics_of_module(tree: ast.Module) -> Iterator["tuple[str, str]"]:
+def metrics_of_module(tree: ast.Module) -> Iterator[tuple[str, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and NAME.fullmatch(node.value):
             # _format_metric is told the type apart; by Prometheus' convention a counter's name ends so.
@@ -34,7 +34,7 @@ def metrics_of_module(tree: ast.Module) -> Iterator["tuple[str, str]"]:
             yield from metrics_of_loop(node)
 
 
-def metrics_of_loop(loop: ast.For) -> Iterator["tuple[str, str]"]:
+def metrics_of_loop(loop: ast.For) -> Iterator[tuple[str, str]]:
     """The metrics whose name ends in the first variable of a loop over a tuple."""
     if not isinstance(loop.iter, ast.Tuple) or not isinstance(loop.target, ast.Tuple):
         return

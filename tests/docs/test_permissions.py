@@ -57,7 +57,7 @@ def actions_of_module(source: Path) -> Iterator[str]:
                 yield action_of_call(service, operation)
 
 
-def services_opened(nodes: "list[ast.AST]") -> Iterator[str]:
+def services_opened(nodes: list[ast.AST]) -> Iterator[str]:
     """The services of the calls `client("SERVICE", …)`."""
     for node in nodes:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "client":
@@ -96,7 +96,7 @@ def test_the_policy_has_only_actions_of_the_tables() -> None:
     assert of_clusters <= actions
 
 
-def as_list(value: "str | list[str]") -> "list[str]":
+def as_list(value: str | list[str]) -> list[str]:
     if isinstance(value, str):
         return [value]
     return value

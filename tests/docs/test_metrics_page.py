@@ -57,6 +57,17 @@ def test_the_page_has_every_metric_with_its_type_and_no_other() -> None:
     assert dict(ROW.findall(PAGE.read_text(encoding="utf-8"))) == of_code
 
 
+def test_every_file_of_metrics_has_one_writer_and_is_on_the_page() -> None:
+    files: Dict[str, str] = {}
+    for source in sorted((ROOT / "hyperpod_kit").rglob("*.py")):
+        for name in re.findall(r'"(\w+\.prom)"', source.read_text(encoding="utf-8")):
+            assert name not in files, f"{source} and {files[name]} write {name}: each would replace the other's metrics"
+            files[name] = str(source)
+    assert "hyperpod_kit.prom" in files
+    page = PAGE.read_text(encoding="utf-8")
+    assert [name for name in files if f"`{name}`" not in page] == []
+
+
 def test_the_dashboard_asks_for_metrics_that_are_there() -> None:
     dashboard = (ROOT / "examples/grafana/hyperpod-kit.json").read_text(encoding="utf-8")
     assert set(NAME.findall(dashboard)) <= set(metrics_of_code())

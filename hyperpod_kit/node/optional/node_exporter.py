@@ -34,7 +34,8 @@ ExecStart={program} --web.listen-address={listen} --collector.textfile.directory
 """
 NODE_STATES, JOB_STATES = ("allocated", "down", "drained", "idle", "mixed"), ("pending", "running")
 """Said when there is none, too: an alarm on a metric that is not there never rings."""
-SLURM_METRICS = "hyperpod_kit_slurm.prom"
+SLURM_METRICS = "hyperpod_kit_slurm_jobs.prom"
+"""A file of its own: the guard of Slurm writes hyperpod_kit_slurm.prom on the same node."""
 
 
 def _configuration(node: Node) -> NodeExporter:

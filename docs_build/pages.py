@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Callable, Iterator
 
-from docs_build import command_pages, findings, published_page, schema_page, storage_page, words
+from docs_build import api_pages, command_pages, findings, published_page, schema_page, storage_page, words
 from docs_build.command_pages import cell, prose
 from docs_build.commands import PROGRAM
 from hyperpod_kit import errors
@@ -125,6 +125,10 @@ _OTHERS: dict[str, tuple[str, Callable[[], str]]] = {
     "reference/keys.md": ("Configuration keys", _keys),
     "reference/findings.md": ("Findings: codes of `validate`, `job lint` and `job doctor`", _findings),
     "reference/exit-codes.md": ("Exit codes and errors", _exit_codes),
+    f"{api_pages.FOLDER}/checkpoint.md": ("Python API: hyperpod_kit.checkpoint", api_pages.checkpoint_page),
+    f"{api_pages.FOLDER}/data.md": ("Python API: hyperpod_kit.data", api_pages.data_page),
+    f"{api_pages.FOLDER}/frameworks.md": ("Python API: frameworks", api_pages.frameworks_page),
+    f"{api_pages.FOLDER}/errors.md": ("Python API: errors", api_pages.errors_page),
     "reference/states.md": ("States of mounts, saves and attempts", _states),
     "reference/environment.md": ("Environment variables", _variables),
     "reference/storage-choice.md": ("Which storage for what", storage_page.page),

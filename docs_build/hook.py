@@ -18,8 +18,10 @@ from mkdocs.structure.pages import Page  # noqa: E402
 from docs_build import command_pages, pages  # noqa: E402
 
 COMMANDS = "reference/commands"
-RECORDS = ("changelog.md", "decisions/", "faults.md", "benchmarks.md")
-"""What was done and measured: nobody's first answer."""
+RECORDS = ("changelog.md", "faults.md", "benchmarks.md")
+"""What was done and measured, which is rarely the first answer to a search."""
+CONTRIBUTORS = "Contributors"
+"""The section of the navigation whose pages the search leaves out."""
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -67,7 +69,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Links to files of the repository lead to their copies; the search shows pages by task before records."""
-    page.meta.setdefault("search", {})["boost"] = _boost(page.file.src_uri)
+    search = page.meta.setdefault("search", {})
+    search["boost"] = _boost(page.file.src_uri)
+    search["exclude"] = any(ancestor.title == CONTRIBUTORS for ancestor in page.ancestors)
     if page.file.abs_src_path is None:
         return markdown
     here = Path(page.file.abs_src_path)
@@ -79,10 +83,10 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def _boost(place: str) -> float:
-    """Of a page's words in the search."""
-    if place.startswith("how-to/"):
+    """Of a page's words in the search. Manager and State are what most people look for by name."""
+    if place.startswith("how-to/") or place == "reference/python/checkpoint.md":
         return 4.0
-    return 0.2 if place.startswith((*RECORDS, "reference/findings")) else 1.0
+    return 0.2 if place.startswith(RECORDS) else 1.0
 
 
 def _outside(page: Path) -> list[str]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 from typing import Callable, Iterator
 
-from docs_build import api_pages, command_pages, findings, published_page, schema_page, storage_page, words
+from docs_build import api_pages, command_pages, published_page, schema_page, storage_page, words
 from docs_build.command_pages import cell, prose
 from docs_build.commands import PROGRAM
 from hyperpod_kit import errors
+from hyperpod_kit.cli.views import finding_texts
+from hyperpod_kit.cli.views.finding_texts import FindingText
 from hyperpod_kit.exit_codes import ExitCode
 
 ADOPTED = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
@@ -23,7 +25,8 @@ exceptions.
 
 FINDINGS = """# Findings
 
-Codes are stable: a code keeps its meaning, and one that is gone is not used again. What is filled in stands in ‹›.
+For anyone who has met a code in the output of a command. Codes are stable: a code keeps its meaning, and the code of a
+check that was removed is not used again. A message shows in ‹› what the program fills in.
 """
 
 ERRORS = """
@@ -55,30 +58,43 @@ def _index() -> str:
 
 
 def _findings() -> str:
-    every = findings.entries()
+    every = finding_texts.all_texts()
     lines = [FINDINGS]
-    for title, prefixes, who in (
-        ("Configuration", ("HPK-",), f"`{PROGRAM} validate`, and every command that reads a configuration."),
-        ("Job scripts", ("J",), f"`{PROGRAM} job lint`."),
-        ("Slurm", ("S",), f"`{PROGRAM} job doctor`, on a node."),
+    for title, prefix, source in (
+        ("Configuration", "HPK-", f"`{PROGRAM} validate` reports them, and every command that reads a configuration."),
+        ("Job scripts", "J", f"`{PROGRAM} job lint` reports them."),
+        ("Slurm", "S", f"`{PROGRAM} job doctor`, on a node, reports them."),
     ):
-        mine = [entry for entry in every if entry.code.startswith(prefixes)]
-        lines += [f"## {title}", "", who, ""]
-        topics = dict.fromkeys(entry.module for entry in mine)
-        for module in topics:
-            rows = [entry for entry in mine if entry.module == module]
-            lines += [f"### {rows[0].about.rstrip('.')}", ""] if len(topics) > 1 else []
-            lines += ["| code | what | remedy |", "| --- | --- | --- |", *_rows(rows), ""]
+        entries = [entry for entry in every if entry.code.startswith(prefix)]
+        lines += [f"## {title}", "", source, ""]
+        topics = dict.fromkeys(entry.topic for entry in entries)
+        for topic in topics:
+            of_topic = [entry for entry in entries if entry.topic == topic]
+            if len(topics) > 1:
+                lines += [f"### {topic}", ""]
+            lines += _codes(of_topic)
     return "\n".join(lines)
 
 
-def _rows(entries: list[findings.Entry]) -> Iterator[str]:
-    seen: set[str] = set()
-    for entry in entries:
-        anchor = "" if entry.code in seen else f'<a id="{entry.code.lower()}"></a>'
-        seen.add(entry.code)
-        what, remedy = cell(prose(entry.message)), cell(prose(entry.hint))
-        yield f"| {anchor}**{entry.code}** {entry.severity} | {what} | {remedy} |"
+def _codes(entries: list[FindingText]) -> Iterator[str]:
+    """A heading for each code, which the search finds by the code as a program prints it, and its messages."""
+    for code in dict.fromkeys(entry.code for entry in entries):
+        yield f"#### {code} {{ #{code.lower()} }}"
+        yield ""
+        for entry in entries:
+            if entry.code == code:
+                yield f"- **{entry.severity}**: {_sentence(prose(entry.message))}{_remedy(entry)}"
+        yield ""
+
+
+def _remedy(entry: FindingText) -> str:
+    if not entry.hint:
+        return ""
+    return f" *Remedy*: {_sentence(prose(entry.hint))}"
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", "?", "!", ":")) else f"{text}."
 
 
 def _exit_codes() -> str:

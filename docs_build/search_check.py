@@ -12,8 +12,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 from urllib.parse import quote
+
+from hyperpod_kit.cli.views import finding_texts
 
 QUESTIONS = {
     "my node does not mount": "how-to/node-does-not-mount.html",
@@ -27,7 +30,12 @@ QUESTIONS = {
     "active directory": "how-to/beyond-the-kit.html",
     "ldap": "how-to/beyond-the-kit.html",
 }
-"""What is typed -> the page that the first result leads to."""
+"""What newcomers typed -> the page that the first result leads to."""
+COUNT = 10
+API_NAMES = {
+    "checkpoint": ("Manager", "State", "Handle", "load_state", "load_weights", "list_checkpoints", "newest_valid"),
+    "data": ("SampleIndex", "IndexedDataset", "ElasticLoader"),
+}
 
 _QUIET = ("--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-quic")
 _LINK = re.compile(r'href="([^"]*)" class="md-search-result__link"')
@@ -50,6 +58,14 @@ def first(browser: str, site: Path, question: str) -> str:
     return found[1].partition("?")[0].removeprefix(f"{site.as_uri()}/") if found else ""
 
 
+def questions() -> dict[str, str]:
+    """Those of newcomers, the codes that the program uses most often, and names of the Python API."""
+    call_sites = Counter(text.code for text in finding_texts.all_texts() if text.code.startswith("HPK-"))
+    codes = {code: "reference/findings.html" for code, _ in call_sites.most_common(COUNT)}
+    names = {name: f"reference/python/{package}.html" for package, names in API_NAMES.items() for name in names}
+    return {**QUESTIONS, **codes, **names}
+
+
 def main() -> int:
     site = Path(sys.argv[1]).resolve()
     browser = shutil.which("chromium") or shutil.which("google-chrome")
@@ -57,7 +73,7 @@ def main() -> int:
         print("there is no Chromium: apt-get install chromium", file=sys.stderr)
         return 3
     wrong = 0
-    for question, wanted in QUESTIONS.items():
+    for question, wanted in questions().items():
         found = first(browser, site, question)
         wrong += found != wanted
         print(f"{question}: {found or 'nothing'}" + ("" if found == wanted else f", expected {wanted}"))

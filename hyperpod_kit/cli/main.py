@@ -97,6 +97,7 @@ SECTIONS = {
         "rehearse": CommandEntry("hyperpod_rehearsal.cli.commands:rehearse", "A HyperPod cluster on this machine."),
     },
     "This program": {
+        "explain": CommandEntry(f"{_C}.explain_command:explain", "What a code means, and what to do about it."),
         "completion": CommandEntry(
             f"{_C}.completion_command:completion", "Print the completion script for bash, zsh or fish."
         ),

@@ -1,6 +1,7 @@
-"""Codes of findings, as the code itself writes them: `Finding(…)`, a reader's `wrong(…)`, a field's `Pattern(…)`.
+"""Codes of findings with their messages, read from the source: `Finding(…)`, a reader's `wrong(…)`, `Pattern(…)`.
 
-HPK-X000 in the configuration's rules and in the preflight, J000 in `job lint`, S000 in `job doctor`.
+HPK-X000 in the configuration's rules and in the preflight, J000 in `job lint`, S000 in `job doctor`. The page of
+findings and `hyperpod-kit explain` are made from them, so neither can differ from what the program prints.
 """
 
 from __future__ import annotations
@@ -15,27 +16,59 @@ from typing import Iterator
 import hyperpod_kit
 from hyperpod_kit import environment
 from hyperpod_kit.config.settings.findings import Finding
+from hyperpod_kit.job.lint.doctor import DoctorFinding
+from hyperpod_kit.job.lint.lint_finding import LintFinding
 
 PACKAGE = Path(hyperpod_kit.__file__).parent
-FIELDS = "config.fields.fields"
 CODE = re.compile(r"(?:HPK-[A-Z]|[JS])\d{3}")
 SEVERITIES = ("error", "warning", "info")
+FIELDS = {
+    kind.__name__: tuple(field.name for field in dataclasses.fields(kind))
+    for kind in (Finding, LintFinding, DoctorFinding)
+}
+"""Class of a finding -> the order of its arguments."""
 WRONG = ("code", "key", "message", "hint")
 """Arguments of a reader's `wrong(…)`, which makes a Finding of them. `Pattern(…)` has them too, but for the key."""
 VARIABLES = {name for name in vars(environment) if name.startswith("HPK_")}
 """Constants whose value is their name."""
+_TOPICS = {
+    "HPK-A": "Secrets",
+    "HPK-B": "Bucket of the bundle",
+    "HPK-C": "Configuration file",
+    "HPK-E": "EFS and S3 Files",
+    "HPK-F": "FSx for Lustre and OpenZFS",
+    "HPK-G": "Instance groups and controllers",
+    "HPK-H": "Health checks of mounts",
+    "HPK-I": "Metadata service",
+    "HPK-K": "Cluster",
+    "HPK-L": "Lifecycle modes and Slurm's state",
+    "HPK-M": "Names and paths of mounts",
+    "HPK-N": "NVMe scratch",
+    "HPK-O": "Scripts and optional steps",
+    "HPK-P": "Packages of mount clients",
+    "HPK-R": "Requests to SageMaker",
+    "HPK-S": "Mountpoint for S3",
+    "HPK-U": "Users, homes and access points",
+    "HPK-V": "AWS account",
+    "J": "Batch script",
+    "S": "Slurm's configuration",
+}
+"""First letters of a code -> the title that users see."""
 
 
 @dataclass(frozen=True)
-class Entry:
-    """What one place in the code says. `module`: dotted, without the package; `about`: its docstring's first line."""
+class FindingText:
+    """What one place in the code reports under a code. What the program fills in stands in ‹›."""
 
     code: str
     severity: str
     message: str
     hint: str
-    module: str
-    about: str
+
+    @property
+    def topic(self) -> str:
+        """The title that codes of the same letters share. Raises KeyError for letters without one."""
+        return _TOPICS[self.code.rstrip("0123456789")]
 
 
 def every_code() -> set[str]:
@@ -43,67 +76,50 @@ def every_code() -> set[str]:
     return {code for path in _sources() for code in re.findall(rf'"({CODE.pattern})"', path.read_text())}
 
 
-def entries() -> list[Entry]:
+def all_texts() -> list[FindingText]:
     """One for each distinct message of each code, in the order of the codes."""
-    found = sorted({entry: None for path in _sources() for entry in _of(path)}, key=lambda entry: entry.code)
-    topics = {_letters(entry): entry for entry in reversed(found) if entry.module != FIELDS}
-    return [_under(entry, topics[_letters(entry)]) if entry.module == FIELDS else entry for entry in found]
+    texts = {text: None for path in _sources() for text in _texts_in(path)}
+    return sorted(texts, key=lambda text: text.code)
 
 
-def _letters(entry: Entry) -> str:
-    return entry.code.rstrip("0123456789")
-
-
-def _under(entry: Entry, topic: Entry) -> Entry:
-    """A pattern of a field belongs to the topic that has its codes."""
-    return dataclasses.replace(entry, module=topic.module, about=topic.about)
+def texts_of(code: str) -> list[FindingText]:
+    """Those of one code; none for a code that the program does not use. Parses only files that have it."""
+    return [text for path in _sources() if f'"{code}"' in path.read_text() for text in _texts_in(path) if text.code == code]
 
 
 def _sources() -> list[Path]:
     return sorted(path for path in PACKAGE.rglob("*.py") if "_bundle" not in path.parts)
 
 
-def _of(path: Path) -> Iterator[Entry]:
+def _texts_in(path: Path) -> Iterator[FindingText]:
     source = path.read_text()
     if not CODE.search(source):
         return
     tree = ast.parse(source)
-    module = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
-    about = (ast.get_docstring(tree) or "").split("\n")[0]
-    fields = _fields(tree)
     constants = _texts(tree)
     for function in ast.walk(tree):
         if not isinstance(function, (ast.FunctionDef, ast.Module)):
             continue
         names = {**constants, **_texts(function)}
         for call in _own_calls(function):
-            order = fields if _called(call) == "Finding" else WRONG
-            given = {**dict(zip(order, call.args)), **{word.arg: word.value for word in call.keywords if word.arg}}
-            said = {field: _text(value, names) for field, value in given.items()}
-            if not CODE.fullmatch(said.get("code", "")):
-                continue
-            hint = said.get("hint") or (f"slurm.conf: {said['line']}" if "." in module and said.get("line") else "")
-            severity = said.get("severity", "error").lower()
-            yield Entry(
-                said["code"],
-                severity if severity in SEVERITIES else "error",
-                said.get("message", "").replace("{value}", "‹value›"),
-                hint,
-                module,
-                about,
-            )
+            order = FIELDS.get(_called(call), WRONG)
+            arguments = {
+                **dict(zip(order, call.args)),
+                **{keyword.arg: keyword.value for keyword in call.keywords if keyword.arg},
+            }
+            values = {field: _text(value, names) for field, value in arguments.items()}
+            if CODE.fullmatch(values.get("code", "")):
+                yield _finding_text(values)
 
 
-def _fields(tree: ast.Module) -> tuple[str, ...]:
-    """The fields of the module's own class Finding, in order; else of the configuration's."""
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef) and node.name == "Finding":
-            return tuple(
-                item.target.id
-                for item in node.body
-                if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
-            )
-    return tuple(field.name for field in dataclasses.fields(Finding))
+def _finding_text(values: dict[str, str]) -> FindingText:
+    hint = values.get("hint", "")
+    if not hint and "=" in values.get("line", ""):
+        hint = f"slurm.conf: {values['line']}"
+    severity = values.get("severity", "error").lower()
+    if severity not in SEVERITIES:
+        severity = "error"
+    return FindingText(values["code"], severity, values.get("message", "").replace("{value}", "‹value›"), hint)
 
 
 def _called(call: ast.Call) -> str:

@@ -86,7 +86,9 @@ def _boost(place: str) -> float:
     """Of a page's words in the search. Manager and State are what most people look for by name."""
     if place.startswith("how-to/") or place == "reference/python/checkpoint.md":
         return 4.0
-    return 0.2 if place.startswith(RECORDS) else 1.0
+    if place.startswith(RECORDS) or place == "reference/states.md":
+        return 0.2
+    return 1.0
 
 
 def _outside(page: Path) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import ModuleType
 
 import hyperpod_kit.checkpoint as checkpoint
 import hyperpod_kit.data as data
@@ -93,12 +94,12 @@ class PublicName:
 
 def checkpoint_page() -> str:
     """The page of `hyperpod_kit.checkpoint`. Raises KeyError for a public name without a topic."""
-    return _page_of_package(_CHECKPOINT, checkpoint.__name__, checkpoint._MODULES, _CHECKPOINT_TOPICS)
+    return _page_of_package(_CHECKPOINT, checkpoint.__name__, _modules_of(checkpoint), _CHECKPOINT_TOPICS)
 
 
 def data_page() -> str:
     """The page of `hyperpod_kit.data`. Raises KeyError for a public name without a topic."""
-    return _page_of_package(_DATA, data.__name__, data._MODULES, _DATA_TOPICS)
+    return _page_of_package(_DATA, data.__name__, _modules_of(data), _DATA_TOPICS)
 
 
 def frameworks_page() -> str:
@@ -119,6 +120,11 @@ def errors_page() -> str:
         for error in dict.fromkeys(_with_subclasses(root)):
             lines += _directive(PublicName(error.__name__, errors.__name__, errors.__name__))
     return "\n".join(lines)
+
+
+def _modules_of(package: ModuleType) -> dict[str, str]:
+    """Public name -> the module that defines it: the table by which the package loads names on first use."""
+    return dict(vars(package)["_MODULES"])
 
 
 def _page_of_package(

@@ -6,7 +6,7 @@ import inspect
 from typing import Callable, Iterator
 
 from docs_build import api_pages, command_pages, published_page, schema_page, storage_page, words
-from docs_build.command_pages import cell, prose
+from docs_build.command_pages import prose
 from docs_build.commands import PROGRAM
 from hyperpod_kit import errors
 from hyperpod_kit.cli.views import finding_texts

@@ -207,6 +207,7 @@ COMMANDS: Dict[str, Trust] = {
         CALLER, "the ledger", FILE_SYSTEM, connects="with `--alerts` the mail server and SNS"
     ),
     "storage audit retain": Trust(CALLER, "the ledger", FILE_SYSTEM),
+    "explain": OWN,
     "completion": OWN,
 }
 CLOUDS = frozenset(

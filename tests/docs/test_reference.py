@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 import pytest
@@ -11,6 +12,9 @@ from docs_build.command_pages import place_of
 from docs_build.commands import Command
 from hyperpod_kit.cli.views import finding_texts
 from hyperpod_kit.cli.views.finding_texts import FindingText
+from hyperpod_kit.config.settings.findings import Finding
+from hyperpod_kit.job.lint.doctor import DoctorFinding
+from hyperpod_kit.job.lint.lint_finding import LintFinding
 
 FILLED_IN = re.compile("‹[^›]*›")
 WORD = re.compile("[a-z]{2}")
@@ -22,8 +26,15 @@ def test_every_code_of_a_finding_is_on_the_page() -> None:
     listed = {text.code for text in finding_texts.all_texts()}
     missing = finding_texts.every_code() - listed
     assert not missing, f"finding_texts.py does not see what is said with {sorted(missing)}"
-    without_words = {text.code for text in finding_texts.all_texts() if not WORD.search(FILLED_IN.sub("", text.message))}
+    without_words = {
+        text.code for text in finding_texts.all_texts() if not WORD.search(FILLED_IN.sub("", text.message))
+    }
     assert without_words == PASSED_ON
+
+
+@pytest.mark.parametrize("kind", [Finding, LintFinding, DoctorFinding])
+def test_the_arguments_of_a_finding_are_known_in_their_order(kind: type) -> None:
+    assert finding_texts.FIELDS[kind.__name__] == tuple(field.name for field in dataclasses.fields(kind))
 
 
 @pytest.mark.parametrize("text", finding_texts.texts_of("J009"))

@@ -16,17 +16,16 @@ from typing import Iterator
 import hyperpod_kit
 from hyperpod_kit import environment
 from hyperpod_kit.config.settings.findings import Finding
-from hyperpod_kit.job.lint.doctor import DoctorFinding
-from hyperpod_kit.job.lint.lint_finding import LintFinding
 
 PACKAGE = Path(hyperpod_kit.__file__).parent
 CODE = re.compile(r"(?:HPK-[A-Z]|[JS])\d{3}")
 SEVERITIES = ("error", "warning", "info")
 FIELDS = {
-    kind.__name__: tuple(field.name for field in dataclasses.fields(kind))
-    for kind in (Finding, LintFinding, DoctorFinding)
+    "Finding": tuple(field.name for field in dataclasses.fields(Finding)),
+    "LintFinding": ("code", "severity", "line", "message", "hint"),
+    "DoctorFinding": ("code", "severity", "message", "line", "hint"),
 }
-"""Class of a finding -> the order of its arguments."""
+"""Class of a finding -> the order of its arguments; the last two are `job`'s, which this package does not import."""
 WRONG = ("code", "key", "message", "hint")
 """Arguments of a reader's `wrong(…)`, which makes a Finding of them. `Pattern(…)` has them too, but for the key."""
 VARIABLES = {name for name in vars(environment) if name.startswith("HPK_")}
@@ -84,7 +83,9 @@ def all_texts() -> list[FindingText]:
 
 def texts_of(code: str) -> list[FindingText]:
     """Those of one code; none for a code that the program does not use. Parses only files that have it."""
-    return [text for path in _sources() if f'"{code}"' in path.read_text() for text in _texts_in(path) if text.code == code]
+    return [
+        text for path in _sources() if f'"{code}"' in path.read_text() for text in _texts_in(path) if text.code == code
+    ]
 
 
 def _sources() -> list[Path]:

@@ -37,7 +37,7 @@ ALLOWED: Dict[str, Tuple[int, str]] = {
         4,
         "an end that a reader has written, read once and then counted monotonically",
     ),
-    "checkpoint/repository/store/s3_http.py": (1, SIGNED),
+    "s3/client.py": (1, SIGNED),
     "checkpoint/saves/saves.py": (1, SHOWN),
     "cli/views/actions_show.py": (1, "which part of a record a person sees"),
     "cli/cluster/events_command.py": (1, "which part of AWS's events a person sees"),

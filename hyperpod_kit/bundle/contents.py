@@ -43,6 +43,7 @@ VENDORED_PACKAGES = (
     "untrusted",
     "system",
     "signing",
+    "s3",
     "model",
     "slurm",
     "node",

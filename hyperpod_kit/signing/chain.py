@@ -21,13 +21,30 @@ EARLY = 300.0
 AGAIN = 900.0
 """Seconds for which credentials are used that do not say when they end: a file may be written anew."""
 
+PAUSE = 15.0
+"""Seconds after which a service that had no newer credentials is asked again, while the old ones have not ended."""
+
+
+_PROFILE_KEYS = (
+    "aws_access_key_id",
+    "aws_secret_access_key",
+    "aws_session_token",
+    "endpoint_url",
+    "output",
+    "region",
+)
+"""Keys of a profile that are read here or mean nothing to a request, as do those that begin with `cli_`."""
+
 
 class AwsFiles(NamedTuple):
-    """What the files of ~/.aws say in one profile; empty what they do not."""
+    """What the files of ~/.aws say in one profile; empty what they do not. `other_keys`: those that are not read
+    here, a role to assume or a sign-on among them."""
 
     credentials: Optional[Credentials]
     region: str
     endpoint: str
+    other_keys: Tuple[str, ...]
+    is_empty: bool
 
 
 def read_profile(environ: Mapping[str, str]) -> AwsFiles:
@@ -37,19 +54,22 @@ def read_profile(environ: Mapping[str, str]) -> AwsFiles:
     if name == "default":
         section = "default"
     config = _read_ini_section_or_empty(environ.get("AWS_CONFIG_FILE"), "config", section)
-    secret = {**config, **_read_ini_section_or_empty(environ.get("AWS_SHARED_CREDENTIALS_FILE"), "credentials", name)}
+    profile = {**config, **_read_ini_section_or_empty(environ.get("AWS_SHARED_CREDENTIALS_FILE"), "credentials", name)}
     credentials = None
-    if secret.get("aws_access_key_id") and secret.get("aws_secret_access_key"):
+    if profile.get("aws_access_key_id") and profile.get("aws_secret_access_key"):
         credentials = Credentials(
-            secret["aws_access_key_id"], secret["aws_secret_access_key"], secret.get("aws_session_token", "")
+            profile["aws_access_key_id"], profile["aws_secret_access_key"], profile.get("aws_session_token", "")
         )
-    return AwsFiles(credentials, config.get("region", ""), config.get("endpoint_url", ""))
+    other_keys = tuple(key for key in profile if key not in _PROFILE_KEYS and not key.startswith("cli_"))
+    return AwsFiles(
+        credentials, profile.get("region", ""), profile.get("endpoint_url", ""), other_keys, is_empty=not profile
+    )
 
 
 def _read_ini_section_or_empty(path: Optional[str], name: str, section: str) -> Dict[str, str]:
     parser = configparser.RawConfigParser()
     try:
-        parser.read(path or os.path.join(os.path.expanduser("~"), ".aws", name))
+        parser.read(os.path.expanduser(path or os.path.join("~", ".aws", name)))
         if parser.has_section(section):
             return dict(parser.items(section))
         return {}
@@ -81,17 +101,20 @@ class CredentialChain:
         self._until = 0.0
 
     def get(self) -> Credentials:
-        """Return the credentials, loaded again before they end. Raises PermissionError, which names the places
-        looked at."""
+        """Return the credentials, loaded again before they end; where that fails, those that have not ended yet.
+        Raises PermissionError, which names the places looked at."""
         with self._lock:
-            if self._credentials is None or time.time() >= self._until:
-                self._credentials, reason = self._load_credentials_or_reason()
-                if self._credentials is None:
-                    raise PermissionError(reason)
-                if self._credentials.expires:
-                    self._until = self._credentials.expires - EARLY
+            now = time.time()
+            if self._credentials is None or now >= self._until:
+                newer, reason = self._load_credentials_or_reason()
+                if newer is not None:
+                    self._credentials = newer
+                    self._until = newer.expires - EARLY if newer.expires else now + AGAIN
+                elif self._credentials is not None and now < self._credentials.expires:
+                    self._until = now + PAUSE
                 else:
-                    self._until = time.time() + AGAIN
+                    self._credentials = None
+                    raise PermissionError(reason)
             return self._credentials
 
     def discard_cached_credentials(self) -> None:

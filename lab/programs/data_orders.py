@@ -28,11 +28,12 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import boto3
+
 from hyperpod_kit.data import ElasticLoader, IndexedDataset, SampleIndex, ShuffledOrder
 from hyperpod_kit.data.index.build import build_index
 from hyperpod_kit.data.mixing import measure_mixing
 from hyperpod_kit.data.order.spread_order import SpreadOrder
-from hyperpod_kit.data.reading import objects
 from hyperpod_kit.system import page_cache
 
 BATCH = 256
@@ -188,9 +189,10 @@ def serve_corpus(directory: str) -> Iterator[str]:
             os.environ["AWS_ENDPOINT_URL"] = server.stdout.readline().strip()
             os.environ.update(AWS_ACCESS_KEY_ID="test", AWS_SECRET_ACCESS_KEY="test", AWS_DEFAULT_REGION="us-east-1")
             try:
-                objects.cached_s3_client().create_bucket(Bucket="corpus")
+                client = boto3.client("s3")
+                client.create_bucket(Bucket="corpus")
                 for entry in os.scandir(directory):
-                    objects.cached_s3_client().upload_file(entry.path, "corpus", entry.name)
+                    client.upload_file(entry.path, "corpus", entry.name)
                 yield "s3://corpus"
             finally:
                 server.stdin.close()

@@ -8,7 +8,7 @@ from typing import Any, List, Mapping, Optional, Protocol
 
 from hyperpod_kit.checkpoint.repository.format import layout
 from hyperpod_kit.checkpoint.repository.store.s3 import S3Store
-from hyperpod_kit.checkpoint.repository.store.s3_http import S3HttpClient
+from hyperpod_kit.s3.client import S3HttpClient
 from hyperpod_rehearsal.endpoint.keys import Key
 from hyperpod_rehearsal.s3.faults import S3Fault
 from hyperpod_rehearsal.s3.store import StoredBuckets

@@ -112,7 +112,7 @@ LEFT = {
     "unit/checkpoint/test_flush.py": 1,
     "unit/checkpoint/test_flush_handover.py": 3,
     "unit/checkpoint/test_retention.py": 1,
-    "unit/checkpoint/test_s3_http.py": 1,
+    "unit/s3/test_client.py": 1,
     "unit/checkpoint/test_two_trainers.py": 1,
     "unit/checkpoint/test_warned.py": 2,
     "unit/data/test_killed.py": 1,

@@ -213,7 +213,7 @@ def newest_valid(store_or_root: StoreOrRoot, passed_over: Mapping[str, str] = _N
         NoCheckpoint: Nothing was ever committed.
         NoValidCheckpoint: Checkpoints were committed, and none of them is there or can be trusted.
         DigestUnavailable: This interpreter cannot compute a checkpoint's digest.
-        CheckpointError: boto3 is needed for S3 and is not installed, or the root's records cannot be read.
+        CheckpointError: No region of S3 is known, or the root's records cannot be read.
         OSError: The root cannot be read.
 
     Example:
@@ -247,7 +247,7 @@ def newest_complete(store_or_root: StoreOrRoot, passed_over: Mapping[str, str] =
         NoCheckpoint: Nothing was ever committed.
         NoValidCheckpoint: Checkpoints were committed, and none of them is there or can be trusted.
         DigestUnavailable: This interpreter cannot compute a checkpoint's digest.
-        CheckpointError: boto3 is needed for S3 and is not installed, or the root's records cannot be read.
+        CheckpointError: No region of S3 is known, or the root's records cannot be read.
         OSError: The root cannot be read.
 
     Example:

@@ -1,4 +1,4 @@
-"""Objects of S3, through boto3: listed, and read by ranges of the version that was opened."""
+"""Objects of S3: listed, and read by ranges of the version that was opened."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ import fnmatch
 import functools
 import os
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
-from hyperpod_kit.checkpoint.repository.store.s3 import boto3_client_or_none
-from hyperpod_kit.errors import DataError, MissingExtra
+from hyperpod_kit.errors import DataError
+from hyperpod_kit.s3.connect import connect
+from hyperpod_kit.s3.errors import S3NotConfigured, code_of, to_os_error
+from hyperpod_kit.s3.objects import ObjectVersion, iter_listing_pages
+
+_MISSING_CODES = ("404", "NoSuchKey", "NoSuchBucket", "NotFound")
 
 
 def split_url(url: str) -> tuple[str, str]:
@@ -21,17 +26,17 @@ def split_url(url: str) -> tuple[str, str]:
     return bucket, key
 
 
-def cached_s3_client() -> Any:
-    """Make a client for this process. Raises MissingExtra without boto3."""
-    return _client_for_process(os.getpid())
+def _cached_client(bucket: str) -> Any:
+    """Make a client for this process, and keep it. Raises DataError where no region is known."""
+    return _client_for_process(bucket, os.getpid())
 
 
-@functools.lru_cache(maxsize=1)
-def _client_for_process(pid: int) -> Any:
-    new_client = boto3_client_or_none()
-    if new_client is None:
-        raise MissingExtra("s3:// needs boto3, which is not installed", hint="pip install boto3")
-    return new_client
+@functools.lru_cache(maxsize=64)
+def _client_for_process(bucket: str, pid: int) -> Any:
+    try:
+        return connect(f"s3://{bucket}", os.environ)
+    except S3NotConfigured as err:
+        raise DataError(str(err), hint=err.hint) from None
 
 
 def list_objects(prefix_url: str, pattern: str | None = None) -> Iterator[tuple[str, int, int]]:
@@ -41,7 +46,7 @@ def list_objects(prefix_url: str, pattern: str | None = None) -> Iterator[tuple[
     if key:
         start = key.rstrip("/") + "/"
     try:
-        for page in cached_s3_client().get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=start):
+        for page in iter_listing_pages(_cached_client(bucket), bucket, start):
             for item in page.get("Contents", ()):
                 name = item["Key"]
                 if name.endswith("/") or (pattern and not fnmatch.fnmatch(f"s3://{bucket}/{name}", pattern)):
@@ -56,15 +61,15 @@ def list_objects(prefix_url: str, pattern: str | None = None) -> Iterator[tuple[
 def _list_object_of_exact_key(bucket: str, key: str) -> Iterator[tuple[str, int, int]]:
     """List the object of exactly that name, as a source of one file, whose path below it is empty."""
     try:
-        head = cached_s3_client().head_object(Bucket=bucket, Key=key)
+        version = ObjectVersion(_cached_client(bucket), bucket, key)
     except Exception as err:
-        if _error_code(err) in ("404", "NoSuchKey", "NotFound"):
+        if code_of(err) in _MISSING_CODES:
             return
         raise
-    yield "", int(head["ContentLength"]), _nanoseconds(head["LastModified"])
+    yield "", version.size, _nanoseconds(version.last_modified)
 
 
-def _nanoseconds(when: Any) -> int:
+def _nanoseconds(when: datetime) -> int:
     return int(when.timestamp()) * 1_000_000_000
 
 
@@ -74,14 +79,13 @@ class S3Object:
     def __init__(self, url: str) -> None:
         self.path = url
         bucket, key = split_url(url)
-        self._location = {"Bucket": bucket, "Key": key}
         try:
-            head = cached_s3_client().head_object(**self._location)
+            self._version = ObjectVersion(_cached_client(bucket), bucket, key)
         except Exception as err:
             raise _as_os_error(err, url) from None
-        self.size = int(head["ContentLength"])
-        self.mtime_ns = _nanoseconds(head["LastModified"])
-        self.etag = head["ETag"]
+        self.size = self._version.size
+        self.mtime_ns = _nanoseconds(self._version.last_modified)
+        self.etag = self._version.etag
 
     def read(self, offset: int, length: int) -> bytes:
         """See SourceFile."""
@@ -89,10 +93,7 @@ class S3Object:
         if end <= offset:
             return b""
         try:
-            response = cached_s3_client().get_object(
-                Range=f"bytes={offset}-{end - 1}", IfMatch=self.etag, **self._location
-            )
-            with response["Body"] as body:
+            with self._version.open_range(offset, end) as body:
                 data = bytes(body.read())
         except Exception as err:
             raise _as_os_error(err, self.path) from None
@@ -104,22 +105,21 @@ class S3Object:
         """See SourceFile."""
 
 
-def _error_code(err: Exception) -> str:
-    response = getattr(err, "response", None)
-    if not isinstance(response, dict):
-        return ""
-    return str(response.get("Error", {}).get("Code", ""))
-
-
 def _as_os_error(err: Exception, url: str) -> Exception:
-    """Translate an error to the system's, so that objects fail like files do."""
-    if isinstance(err, (DataError, OSError)):
+    """Translate an error to the system's, so that objects fail like files do: what may pass is asked for again."""
+    if isinstance(err, DataError):
         return err
-    code = _error_code(err)
-    if code in ("404", "NoSuchKey", "NoSuchBucket", "NotFound"):
+    code = code_of(err)
+    if code in _MISSING_CODES:
         return FileNotFoundError(errno.ENOENT, code, url)
     if code in ("403", "AccessDenied"):
         return PermissionError(errno.EACCES, code, url)
     if code in ("412", "PreconditionFailed"):
         return OSError(errno.ESTALE, "it was written anew while it was read", url)
-    return OSError(errno.EIO, f"{type(err).__name__}: {err}", url)
+    description = f"{type(err).__name__}: {err}"
+    if code:
+        return OSError(errno.EIO, description, url)
+    error = to_os_error(err, url)
+    if error.errno == errno.EACCES:  # no credentials: a node's role may have some again
+        return OSError(errno.EIO, description, url)
+    return error

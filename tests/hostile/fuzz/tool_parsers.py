@@ -16,14 +16,14 @@ from typing import Any, Callable, List, Sequence, Tuple
 from hyperpod_kit.bundle import packages
 from hyperpod_kit.checkpoint.ranks import wire_values
 from hyperpod_kit.checkpoint.repository.format import layout
-from hyperpod_kit.checkpoint.repository.store import s3_http
-from hyperpod_kit.checkpoint.repository.store.s3_connections import S3Broken
 from hyperpod_kit.data.bulk import s5cmd
 from hyperpod_kit.data.bulk.staging import FileList
 from hyperpod_kit.errors import CheckpointError, DataError
 from hyperpod_kit.job.fan_out import command
 from hyperpod_kit.node.slurm import lease
 from hyperpod_kit.run import Completed
+from hyperpod_kit.s3 import client as s3_http
+from hyperpod_kit.s3.connections import S3Broken
 from hyperpod_kit.storage.preload import hsm
 from hyperpod_kit.storage.quota.enforced import lustre
 from hyperpod_kit.storage.quota.limits import QuotaError

@@ -67,7 +67,6 @@ def node(
             monkeypatch.delenv(name)
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        monkeypatch.setattr("hyperpod_kit.checkpoint.repository.store.s3._boto3_client_or_none", lambda url: None)
         yield environment
     server.close()
 

@@ -32,6 +32,8 @@ from tests.unit.checkpoint.store_contract import ParallelStoreContract, aligned,
 BUCKET = "sagemaker-test"
 PART = 5 * 1024 * 1024
 """The smallest part that S3 takes."""
+BOTO3_ALONE = "AWS_METADATA_SERVICE_NUM_ATTEMPTS"
+"""A variable with which boto3's client is made, and which changes nothing here."""
 
 
 def environment(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
@@ -58,8 +60,9 @@ class TestMoto(ParallelStoreContract):
         environment(monkeypatch, "")
         monkeypatch.delenv("AWS_ENDPOINT_URL_S3")
         with moto.mock_aws(), serialize_moto_requests():
-            boto3.client("s3").create_bucket(Bucket=BUCKET)
-            yield open.open_store(f"s3://{BUCKET}/runs/llama/")
+            client = boto3.client("s3")
+            client.create_bucket(Bucket=BUCKET)
+            yield s3.S3Store(f"s3://{BUCKET}/runs/llama/", client)
 
 
 @pytest.fixture
@@ -69,12 +72,12 @@ def service(tmp_path: Path) -> Service:
     return made
 
 
-@pytest.fixture(params=["boto3", "without boto3"])
+@pytest.fixture(params=["the kit's client", "boto3"])
 def own(service: Service, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Store]:
     server = serve([("127.0.0.1", 0)], service, keys={"test": Key("test", "secret")})
     environment(monkeypatch, server.url)
-    if request.param != "boto3":
-        monkeypatch.setattr(s3, "_boto3_client_or_none", lambda url: None)
+    if request.param == "boto3":
+        monkeypatch.setenv(BOTO3_ALONE, "1")
     yield open.open_store(f"s3://{BUCKET}/runs/llama")
     server.close()
 
@@ -252,7 +255,9 @@ def test_a_connection_that_breaks_in_the_middle_is_continued(own: Any) -> None:
             return self.body.read(min(amount, 70))
 
     reader = own.open_read("x")
-    reader._client = type("C", (), {"get_object": staticmethod(lambda **kw: {"Body": Breaks(real(**kw)["Body"])})})
+    reader._object._client = type(
+        "C", (), {"get_object": staticmethod(lambda **kw: {"Body": Breaks(real(**kw)["Body"])})}
+    )
     view, done = memoryview(bytearray(200)), 0
     while done < 200:
         done += reader.read_into(view[done:], done)

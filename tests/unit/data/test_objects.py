@@ -8,27 +8,30 @@ from typing import Any
 
 import boto3
 import pytest
-from moto import mock_aws
 
 from hyperpod_kit.data import DiskCache, ElasticLoader, IndexedDataset
 from hyperpod_kit.data.index.build import build_index
 from hyperpod_kit.data.reading import chunks, objects
 from hyperpod_kit.data.reading.retrying_reader import RetryingFiles
 from hyperpod_kit.errors import ChangedFile, DataError, DataUnavailable
+from hyperpod_rehearsal.s3.store import StoredBuckets
+from tests.support import aws
+from tests.unit.checkpoint.test_store_s3 import BOTO3_ALONE
 
 
 @pytest.fixture
-def bucket(monkeypatch):
-    """moto stands in for the service, behind boto3's own client."""
-    with mock_aws():
-        for name, value in {
-            "AWS_ACCESS_KEY_ID": "testing",
-            "AWS_SECRET_ACCESS_KEY": "testing",
-            "AWS_DEFAULT_REGION": "us-east-1",
-        }.items():
-            monkeypatch.setenv(name, value)
+def service(tmp_path):
+    return StoredBuckets(tmp_path / "s3")
+
+
+@pytest.fixture(params=["the kit's client", "boto3"])
+def bucket(service, monkeypatch, request):
+    """A client of boto3 for what the test puts there."""
+    with aws.endpoint(monkeypatch, service):
+        if request.param == "boto3":
+            monkeypatch.setenv(BOTO3_ALONE, "1")
         objects._client_for_process.cache_clear()
-        client = boto3.client("s3")
+        client = boto3.session.Session().client("s3")
         client.create_bucket(Bucket="corpus")
         for part in range(3):
             body = "".join(json.dumps({"n": part * 100 + n, "x": "y" * 50}) + "\n" for n in range(100))

@@ -95,6 +95,28 @@ def test_a_role_whose_credentials_end_soon_is_asked_again() -> None:
         assert [found.get().access_key, found.get().access_key] == ["role-1", "role-2"]
 
 
+def test_credentials_that_have_not_ended_outlast_a_silent_service() -> None:
+    asked: List[str] = []
+    environ = {"AWS_CONFIG_FILE": "/x", "AWS_SHARED_CREDENTIALS_FILE": "/x"}
+    found = chain.CredentialChain(environ)
+    with metadata(asked, time.time() + chain.EARLY - 10) as url:
+        environ["AWS_EC2_METADATA_SERVICE_ENDPOINT"] = url
+        assert found.get().access_key == "role-1"
+    assert found.get().access_key == "role-1"
+    found.discard_cached_credentials()
+    with pytest.raises(PermissionError, match="gives no token"):
+        found.get()
+
+
+def test_a_profile_says_what_is_not_read_here(tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    path.write_text("[profile a]\nregion = r\ncli_pager =\nsso_session = s\n[profile b]\nregion = r\n")
+    files = {"AWS_CONFIG_FILE": str(path), "AWS_SHARED_CREDENTIALS_FILE": "/x"}
+    assert chain.read_profile({**files, "AWS_PROFILE": "a"}).other_keys == ("sso_session",)
+    assert chain.read_profile({**files, "AWS_PROFILE": "b"}).other_keys == ()
+    assert [chain.read_profile({**files, "AWS_PROFILE": name}).is_empty for name in "bc"] == [False, True]
+
+
 def test_without_any_it_says_where_it_has_looked(tmp_path: Path) -> None:
     (tmp_path / "config").write_bytes(b"[default\n\xff\xfe")
     nothing = {"AWS_CONFIG_FILE": str(tmp_path / "config"), "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path)}

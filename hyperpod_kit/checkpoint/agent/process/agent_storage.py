@@ -66,8 +66,8 @@ class Storage:
     """The root that this run writes to, and its directory on the node's disk where there is one.
 
     `run_identity`: of the run whose root it was at the start. `keep`: the retention policy as JSON. `stopped`: the
-    agent has to leave everything as it is and go. Raises CheckpointError (S3 without boto3), UsageError when `keep` is
-    no policy.
+    agent has to leave everything as it is and go. Raises CheckpointError (S3 without a region), UsageError when `keep`
+    is no policy.
     """
 
     def __init__(

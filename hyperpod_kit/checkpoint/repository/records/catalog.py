@@ -140,7 +140,7 @@ def list_checkpoints(store_or_root: StoreOrRoot) -> List[CheckpointEntry]:
         An entry for each; none for a root that does not exist.
 
     Raises:
-        CheckpointError: boto3 is needed for S3 and is not installed.
+        CheckpointError: No region of S3 is known.
         OSError: The root cannot be read.
 
     Example:

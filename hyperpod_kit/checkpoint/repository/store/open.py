@@ -20,7 +20,7 @@ MOUNTPOINT = "mountpoint-s3"
 
 
 def _open_s3_store(root: str) -> Store:
-    from hyperpod_kit.checkpoint.repository.store.s3 import connect  # boto3 need not be there
+    from hyperpod_kit.checkpoint.repository.store.s3 import connect  # what speaks HTTP takes long to import
 
     return connect(root)
 
@@ -32,7 +32,7 @@ SCHEMES: Mapping[str, Callable[[str], Store]] = {"s3": _open_s3_store, "memory":
 def open_store(root: str) -> Store:
     """Return the store of a checkpoint root: a path, `s3://bucket/prefix`, or `memory://name` in this process.
 
-    Reads and writes nothing in it. Raise CheckpointError (S3 without boto3).
+    Reads and writes nothing in it. Raise CheckpointError (no bucket, no region).
     """
     scheme, slashes, _ = root.partition("://")
     if slashes and scheme in SCHEMES:

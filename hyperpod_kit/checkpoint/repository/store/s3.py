@@ -1,4 +1,4 @@
-"""A prefix of an S3 bucket, through boto3 or, where there is none, through a client of our own.
+"""A prefix of an S3 bucket.
 
 New objects are made with `If-None-Match: *`, so two writers of one name cannot both succeed; every body and every part
 carries a CRC-32 that the service checks before it stores anything.
@@ -21,10 +21,11 @@ from hyperpod_kit.checkpoint.repository.store.base import (
     require_name_below_root,
     sort_names_between,
 )
-from hyperpod_kit.checkpoint.repository.store.s3_errors import code_of, to_os_error, was_retried
-from hyperpod_kit.checkpoint.repository.store.s3_http import S3HttpClient
 from hyperpod_kit.checkpoint.repository.store.s3_upload import S3Writer
 from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.s3 import connect as s3_connect
+from hyperpod_kit.s3.errors import S3NotConfigured, code_of, to_os_error, was_retried
+from hyperpod_kit.s3.objects import ObjectVersion, iter_listing_pages
 from hyperpod_kit.system.wait import BackOff
 from hyperpod_kit.untrusted.files import too_large_error
 
@@ -42,15 +43,12 @@ class S3Reader:
     align = 1
 
     def __init__(self, client: Any, where: Dict[str, str], url: str) -> None:
-        self._client = client
-        self._where = where
         self._url = url
         try:
-            head = client.head_object(**where)
+            self._object = ObjectVersion(client, where["Bucket"], where["Key"])
         except Exception as err:
             raise to_os_error(err, url) from None
-        self.size = int(head["ContentLength"])
-        self._etag = head["ETag"]
+        self.size = self._object.size
 
     def read_into(self, view: memoryview, offset: int) -> int:
         """See StoreReader."""
@@ -59,8 +57,7 @@ class S3Reader:
             return 0
         done = 0
         try:
-            body = self._client.get_object(Range=f"bytes={offset}-{end - 1}", IfMatch=self._etag, **self._where)["Body"]
-            with body:
+            with self._object.open_range(offset, end) as body:
                 while done < end - offset:
                     part = body.read(min(1 << 20, end - offset - done))
                     if not part:
@@ -118,16 +115,13 @@ class S3Store:
 
     def _iter_listing_pages(self, start: str, after: str = "") -> Iterator[Dict[str, Any]]:
         """Yield the pages of the listing of names that begin with `start`, up to the next "/" in them."""
-        more: Dict[str, str] = {"StartAfter": start + after} if after else {}
-        while True:
-            try:
-                page = self._client.list_objects_v2(Bucket=self._bucket, Prefix=start, Delimiter="/", **more)
-            except Exception as err:
-                raise to_os_error(err, f"s3://{self._bucket}/{start}") from None
-            yield page
-            if not page.get("IsTruncated"):
-                return
-            more = {"ContinuationToken": page["NextContinuationToken"]}
+        start_after = ""
+        if after:
+            start_after = start + after
+        try:
+            yield from iter_listing_pages(self._client, self._bucket, start, delimiter="/", start_after=start_after)
+        except Exception as err:
+            raise to_os_error(err, f"s3://{self._bucket}/{start}") from None
 
     def exists(self, name: str) -> bool:
         """See Store."""
@@ -153,7 +147,7 @@ class S3Store:
             except NotAnObject:
                 raise
             except Exception as err:
-                # boto3 asks again for an answer that did not come, not for a body that broke off.
+                # The client asks again for an answer that did not come, not for a body that broke off.
                 if code_of(err) or not tries:
                     raise to_os_error(err, f"{self.url}/{name}") from None
 
@@ -238,41 +232,13 @@ class S3Store:
 
 
 def connect(url: str) -> S3Store:
-    """Return the store of `s3://bucket/prefix`. Credentials, region and endpoint are boto3's business where this
-    Python has it; without it, as on a node, the kit's own client finds them (s3_http.py).
+    """Return the store of `s3://bucket/prefix`.
 
     Raise CheckpointError when no bucket is named or no region is known.
     """
     if not url[len("s3://") :].partition("/")[0]:
         raise CheckpointError(f"{url} names no bucket", hint="s3://BUCKET/PREFIX")
-    return S3Store(url, _boto3_client_or_none(url) or S3HttpClient(os.environ))
-
-
-def _boto3_client_or_none(url: str) -> Any:
-    """Return boto3's client; None where there is none. Raise CheckpointError when it knows no region."""
     try:
-        from botocore.exceptions import BotoCoreError
-    except ImportError:
-        return None
-    try:
-        return boto3_client_or_none()
-    except (BotoCoreError, ValueError) as err:
-        raise CheckpointError(f"{url} cannot be reached: {err}") from None
-
-
-def boto3_client_or_none() -> Any:
-    """A client of boto3's, for checkpoints and for data; None where there is no boto3. Raises what boto3 raises."""
-    try:
-        import boto3
-        from botocore.config import Config
-    except ImportError:
-        return None
-    config = Config(
-        retries={"mode": "standard", "total_max_attempts": 5},
-        max_pool_connections=32,
-        connect_timeout=10,
-        read_timeout=60,
-        tcp_keepalive=True,
-    )
-    # Not the session that boto3 shares: it is not safe for threads, and keeps the credentials it has found first.
-    return boto3.session.Session().client("s3", config=config)
+        return S3Store(url, s3_connect.connect(url, os.environ))
+    except S3NotConfigured as err:
+        raise CheckpointError(str(err), hint=err.hint) from None

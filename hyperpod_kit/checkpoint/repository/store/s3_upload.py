@@ -7,7 +7,7 @@ import errno
 import threading
 from typing import Any, Dict, List, Optional
 
-from hyperpod_kit.checkpoint.repository.store.s3_errors import code_of, to_os_error, was_retried
+from hyperpod_kit.s3.errors import code_of, to_os_error, was_retried
 
 PART = 16 * 1024 * 1024
 """Bytes of a part; larger for objects that would need more than MAX_PARTS of them."""

@@ -14,9 +14,9 @@ from unittest import mock
 
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.memory import MemoryStore
-from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.checkpoint.repository.store.restricted import RestrictedStore
+from hyperpod_kit.checkpoint.repository.store.s3 import S3Store
 from hyperpod_kit.untrusted import by_descriptor
 
 _HERE: Mapping[str, Callable[[str], Store]] = {
@@ -52,8 +52,9 @@ def open_store_factory(name: str, path: Path) -> Iterator[Callable[[], Store]]:
         from moto import mock_aws
 
         with mock_aws(), serialize_moto_requests():
-            boto3.client("s3").create_bucket(Bucket="torture")
-            yield lambda: open_store(f"s3://torture/{next(_number)}")
+            client = boto3.client("s3")
+            client.create_bucket(Bucket="torture")
+            yield lambda: S3Store(f"s3://torture/{next(_number)}", client)
 
 
 @contextlib.contextmanager

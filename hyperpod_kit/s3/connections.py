@@ -8,11 +8,14 @@ from __future__ import annotations
 import base64
 import binascii
 import http.client
+import importlib.util
 import os
 import socket
 import threading
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 from urllib.parse import urlsplit
+
+from hyperpod_kit.system.readable import wait_until_readable
 
 _CONNECT = 10.0
 """Seconds for a connection to be made."""
@@ -110,6 +113,28 @@ class ResponseBody:
         self.close()
 
 
+_CERTIFICATES = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+)
+"""Where distributions of Linux have the certificates of authorities."""
+
+
+def _load_usual_certificates(context: Any) -> None:
+    """Load the machine's certificates, or those that botocore brings: an interpreter that was built elsewhere looks
+    for them where they are not."""
+    paths = list(_CERTIFICATES)
+    botocore = importlib.util.find_spec("botocore")
+    if botocore is not None and botocore.origin:
+        paths.append(os.path.join(os.path.dirname(botocore.origin), "cacert.pem"))
+    for path in paths:
+        if os.path.exists(path):
+            context.load_verify_locations(path)
+            return
+
+
 class Connections:
     """Safe for threads. `silence`: seconds without a byte after which an answer is given up."""
 
@@ -159,12 +184,15 @@ class Connections:
             if self._pid != os.getpid():
                 # A child of fork(2) must not speak on its parent's connections.
                 self._pid, self._idle = os.getpid(), {}
-            idle = self._idle.get(origin)
-            if idle:
-                return idle.pop()
+            idle = self._idle.get(origin, [])
+            while idle:
+                connection = idle.pop()
+                if not wait_until_readable([connection.sock.fileno()], 0.0):
+                    return connection
+                connection.close()  # nothing was asked, so what can be read is its end
         scheme, netloc = origin
         if scheme != "https":
-            connection: Any = http.client.HTTPConnection(netloc, timeout=_CONNECT)
+            connection = http.client.HTTPConnection(netloc, timeout=_CONNECT)
         else:
             connection = http.client.HTTPSConnection(netloc, timeout=_CONNECT, context=self._cached_tls_context())
         connection.connect()
@@ -185,7 +213,11 @@ class Connections:
         import ssl  # 10 ms that who speaks to a stand-in does not need
 
         if self._context is None:
-            self._context = ssl.create_default_context(cafile=os.environ.get("AWS_CA_BUNDLE") or None)
+            named = os.environ.get("AWS_CA_BUNDLE")
+            context = ssl.create_default_context(cafile=named or None)
+            if not named and ssl.get_default_verify_paths().cafile is None:
+                _load_usual_certificates(context)
+            self._context = context
         return self._context
 
     @staticmethod

@@ -1,18 +1,21 @@
-"""S3 without boto3, against services that answer as S3 does and as it should not."""
+"""The client of S3, against services that answer as S3 does and as it should not."""
 
 from __future__ import annotations
 
 import os
 import time
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from typing import Any, Callable, Dict, Iterator, List
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository.store import s3_http
 from hyperpod_kit.checkpoint.repository.store.s3 import S3Store
-from hyperpod_kit.checkpoint.repository.store.s3_http import S3HttpClient, S3Refused
-from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.s3 import client as client_module
+from hyperpod_kit.s3.client import S3HttpClient, S3Refused
+from hyperpod_kit.s3.connections import S3Broken
+from hyperpod_kit.s3.errors import S3NotConfigured
+from hyperpod_kit.system.readable import wait_until_readable
 from hyperpod_kit.system.wait import BackOff
 from tests.support.http import Responder, served
 from tests.support.wait import Deadline
@@ -24,13 +27,16 @@ KEYS = {
     "AWS_CONFIG_FILE": "/nonexistent",
     "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent",
 }
-LISTING = b"<ListBucketResult><IsTruncated>%s</IsTruncated><Contents><Key>a%%20b</Key></Contents></ListBucketResult>"
+LISTING = (
+    b"<ListBucketResult><IsTruncated>%s</IsTruncated><Contents><Key>a%%20b</Key>"
+    b"<LastModified>2009-10-12T17:50:30.000Z</LastModified></Contents></ListBucketResult>"
+)
 REFUSED = b"<Error><Code>%s</Code><Message>no</Message></Error>"
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3_http, "PAUSES", BackOff(0.001, 0.001))
+    monkeypatch.setattr(client_module, "PAUSES", BackOff(0.001, 0.001))
 
 
 @contextmanager
@@ -57,7 +63,7 @@ def test_where_requests_go(monkeypatch: pytest.MonkeyPatch) -> None:
     assert client._url("b.c", "k", "us-east-1", {"x": "1/2"}) == "https://s3.us-east-1.amazonaws.com/b.c/k?x=1%2F2"
     assert client._url("b", "k", "cn-north-1", {}) == "https://b.s3.cn-north-1.amazonaws.com.cn/k"
     nowhere = {"AWS_EC2_METADATA_DISABLED": "true", "AWS_CONFIG_FILE": "/x"}
-    with pytest.raises(CheckpointError, match="no region of S3"):
+    with pytest.raises(S3NotConfigured, match="no region of S3"):
         S3HttpClient(nowhere)
 
 
@@ -65,7 +71,9 @@ def test_a_connection_is_used_again_and_not_by_a_child() -> None:
     asked: List[Any] = []
     with s3(lambda to, number: to.answer(200, LISTING % b"false"), asked) as client:
         for _ in range(3):
-            assert client.list_objects_v2("b")["Contents"] == [{"Key": "a b", "Size": 0}]
+            assert client.list_objects_v2("b")["Contents"] == [
+                {"Key": "a b", "Size": 0, "LastModified": datetime(2009, 10, 12, 17, 50, 30, tzinfo=timezone.utc)}
+            ]
         assert len({entry[3] for entry in asked}) == 1
         child = os.fork()
         if child == 0:
@@ -127,7 +135,7 @@ def test_a_listing_that_is_none_is_an_error_and_never_empty(body: bytes, word: s
 
 
 def test_an_answer_larger_than_any_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3_http, "MAX_RESPONSE_BYTES", 100)
+    monkeypatch.setattr(client_module, "MAX_RESPONSE_BYTES", 100)
     refused = pytest.raises(OSError, match="more than 100 bytes")
     with s3(lambda to, number: to.answer(200, b"x" * 101), []) as client, refused:
         client.list_objects_v2("b")
@@ -160,9 +168,9 @@ def test_bytes_that_are_not_those_of_the_service(monkeypatch: pytest.MonkeyPatch
     crc: Dict[str, str] = {}
     with s3(lambda to, number: to.answer(200, b"hello", x_amz_checksum_crc32=crc["is"]), []) as client:
         store = S3Store("s3://b/p", client)
-        crc["is"] = s3_http._base64_crc32(b"hello")
+        crc["is"] = client_module._base64_crc32(b"hello")
         assert store.read("x") == b"hello"
-        crc["is"] = s3_http._base64_crc32(b"hallo")
+        crc["is"] = client_module._base64_crc32(b"hallo")
         with pytest.raises(OSError, match="CRC-32"):
             store.read("x")
 
@@ -179,3 +187,35 @@ def test_silence_is_bounded() -> None:
         with pytest.raises(TimeoutError):
             S3Store("s3://b/p", client).list()
         assert not deadline.has_passed() and len(asked) == 2
+
+
+def test_a_connection_that_was_closed_meanwhile_costs_no_try() -> None:
+    asked: List[Any] = []
+
+    def answer(to: Responder, number: int) -> None:
+        to.answer(200, LISTING % b"false")
+        to.close_connection = True  # and the answer has not said so
+
+    with s3(answer, asked) as client:
+        client._tries = 1
+        for _ in range(3):
+            client.list_objects_v2("b")
+            [idle] = client._connections._idle.values()
+            assert wait_until_readable([idle[0].sock.fileno()], 60)
+    assert len({entry[3] for entry in asked}) == 3
+
+
+def test_when_an_object_was_written() -> None:
+    asked: List[Any] = []
+
+    def answer(to: Responder, number: int) -> None:
+        time_of_object = "Mon, 12 Oct 2009 17:50:30 GMT"
+        if number == 2:
+            time_of_object = "yesterday"
+        to.answer(200, b"", ETag='"e"', Last_Modified=time_of_object)
+
+    with s3(answer, asked) as client:
+        head = client.head_object("b", "k")
+        assert head["LastModified"] == datetime(2009, 10, 12, 17, 50, 30, tzinfo=timezone.utc)
+        with pytest.raises(S3Broken, match="time 'yesterday'"):
+            client.head_object("b", "k")

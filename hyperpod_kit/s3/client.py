@@ -1,7 +1,8 @@
-"""The calls of S3 that a checkpoint root needs, for a Python without boto3: a node's own, or an agent's.
+"""The calls of S3 that checkpoints and training data need.
 
-Named and answered as boto3's client does, so that what is written for one works with the other; `S3Refused` carries the
-answer in `response`, as botocore's ClientError. Source of the requests: Amazon S3 API reference.
+Named and answered as boto3's client does, so that what is written for one works with the other (connect.py says when it
+is boto3's); `S3Refused` carries the answer in `response`, as botocore's ClientError. Source of the requests: Amazon S3
+API reference.
 Standard library only, Python 3.8: this file is part of the bundle.
 """
 
@@ -13,12 +14,14 @@ import hashlib
 import http.client
 import time
 import xml.etree.ElementTree as ElementTree
-from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple, Union
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
+from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Tuple, Union
 from urllib.parse import quote, unquote_plus
 from xml.sax.saxutils import escape
 
-from hyperpod_kit.checkpoint.repository.store.s3_connections import Connections, ResponseBody, S3Broken
-from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.s3.connections import Connections, ResponseBody, S3Broken
+from hyperpod_kit.s3.errors import S3NotConfigured
 from hyperpod_kit.signing import chain
 from hyperpod_kit.signing.request import PAYLOAD, sign_request_headers
 from hyperpod_kit.system.wait import BackOff
@@ -35,6 +38,9 @@ MAX_RESPONSE_BYTES = 8 << 20
 RETRY_STATUSES = (429, 500, 502, 503, 504)
 """Statuses after which the same request may work."""
 
+REGION_STATUSES = (301, 307, 400)
+"""Statuses with which S3 says that a bucket is in another region, or has not been in its own for long."""
+
 STALE_CREDENTIAL_CODES = (
     "ExpiredToken",
     "ExpiredTokenException",
@@ -43,6 +49,9 @@ STALE_CREDENTIAL_CODES = (
     "TokenRefreshRequired",
 )
 """Codes after which newer credentials may work."""
+
+OTHER_DOMAINS = ("us-iso", "eu-iso", "eusc-")
+"""Beginnings of regions that are elsewhere than at amazonaws.com."""
 
 UNSIGNED = "UNSIGNED-PAYLOAD"
 
@@ -76,18 +85,32 @@ class S3HttpClient:
         self._region = chain.find_region_or_empty(environ)
         self._endpoint = chain.configured_endpoint_or_empty(environ, "S3")
         if not self._region and not self._endpoint:
-            raise CheckpointError(
+            raise S3NotConfigured(
                 "no region of S3 is known here: not in the environment, not in ~/.aws, not from the metadata service",
                 hint="export AWS_REGION=us-west-2",
+            )
+        if self._region.startswith(OTHER_DOMAINS) and not self._endpoint:
+            raise S3NotConfigured(
+                f"S3 of {self._region} is not below amazonaws.com", hint="export AWS_ENDPOINT_URL_S3=https://HOST"
             )
         self._regions: Dict[str, str] = {}
         self._tries = tries
         self._connections = Connections(silence)
 
+    def require_credentials(self) -> None:
+        """Find the credentials. Raise PermissionError, which names the places looked at."""
+        self._chain.get()
+
     def head_object(self, Bucket: str, Key: str) -> Dict[str, Any]:
-        """Size and ETag."""
-        response = self._request_with_retries("HeadObject", "HEAD", Bucket, Key)
-        return {"ContentLength": int(response.headers["content-length"]), "ETag": response.headers["etag"]}
+        """Size, ETag, and the time at which it was written."""
+        headers = self._request_with_retries("HeadObject", "HEAD", Bucket, Key).headers
+        if not headers.get("etag"):
+            raise S3Broken("an object without an ETag")
+        return {
+            "ContentLength": _parse_size(headers.get("content-length", "")),
+            "ETag": headers["etag"],
+            "LastModified": _parse_time(parsedate_to_datetime, headers.get("last-modified")),
+        }
 
     def get_object(
         self, Bucket: str, Key: str, Range: str = "", IfMatch: str = "", ChecksumMode: str = ""
@@ -106,7 +129,9 @@ class S3HttpClient:
         self, Bucket: str, Prefix: str = "", Delimiter: str = "", StartAfter: str = "", ContinuationToken: str = ""
     ) -> Dict[str, Any]:
         """Up to 1,000 names."""
-        query = {"list-type": "2", "encoding-type": "url", "prefix": Prefix, "delimiter": Delimiter}
+        query = {"list-type": "2", "encoding-type": "url", "prefix": Prefix}
+        if Delimiter:
+            query["delimiter"] = Delimiter
         if ContinuationToken:
             query["continuation-token"] = ContinuationToken
         elif StartAfter:
@@ -114,7 +139,11 @@ class S3HttpClient:
         page = _parse_xml(self._request_with_retries("ListObjectsV2", "GET", Bucket, "", query).data)
         listing: Dict[str, Any] = {
             "Contents": [
-                {"Key": _url_decoded_child_text(item, "Key"), "Size": _parse_size(item.findtext("Size") or "0")}
+                {
+                    "Key": _url_decoded_child_text(item, "Key"),
+                    "Size": _parse_size(item.findtext("Size") or "0"),
+                    "LastModified": _parse_time(_parse_iso_time, item.findtext("LastModified")),
+                }
                 for item in page.iter("Contents")
             ],
             "CommonPrefixes": [
@@ -236,7 +265,7 @@ class S3HttpClient:
                 if last:
                     raise
                 continue
-            if region and region != self._regions.get(bucket, self._region) and response.status in (301, 400):
+            if region and region != self._regions.get(bucket, self._region) and response.status in REGION_STATUSES:
                 self._regions[bucket] = region
                 continue
             if code in STALE_CREDENTIAL_CODES and not renewed:
@@ -330,6 +359,24 @@ def _parse_size(text: str) -> int:
     if size is None:
         raise S3Broken(f"an object of {clean_one_line(text)[:40]!r} bytes")
     return size
+
+
+_NO_TIME = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+def _parse_time(parse_text: Callable[[str], datetime], text: Optional[str]) -> datetime:
+    """Return the time that the text gives, the beginning of 1970 where there is none. Raise S3Broken."""
+    if not text:
+        return _NO_TIME
+    try:
+        return parse_text(text)
+    except (ValueError, TypeError, IndexError, OverflowError):
+        raise S3Broken(f"an object of the time {clean_one_line(text)[:40]!r}") from None
+
+
+def _parse_iso_time(text: str) -> datetime:
+    """Return the time of `2009-10-12T17:50:30.000Z`, in whole seconds."""
+    return datetime.fromisoformat(text[:19]).replace(tzinfo=timezone.utc)
 
 
 def _url_decoded_child_text(item: ElementTree.Element, tag: str) -> str:

@@ -1,8 +1,12 @@
-"""What S3 answers, as the operating system would have said it."""
+"""What S3 answers, as the operating system would have said it.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
 
 from __future__ import annotations
 
 import errno
+from typing import Optional
 
 _ERRNO = {
     "404": errno.ENOENT,
@@ -22,6 +26,14 @@ _ERRNO = {
     "ServiceUnavailable": errno.EAGAIN,
     "QuotaExceeded": errno.EDQUOT,
 }
+
+
+class S3NotConfigured(ValueError):
+    """What a client needs to know is nowhere, or is not as it has to be. `hint`: see HyperpodKitError."""
+
+    def __init__(self, message: str, *, hint: Optional[str] = None) -> None:
+        super().__init__(message)
+        self.hint = hint
 
 
 def code_of(err: BaseException) -> str:

@@ -134,7 +134,7 @@ _COMPUTING = {
     "docs": ("docs", "formats", "test_*.py", "unit/test_*.py", "toy_kind"),
     "data": ("unit/data",),
     "cluster": ("unit/aws", "unit/bundle", "unit/cluster", "unit/infra", "unit/preflight", "unit/remote"),
-    "admin": ("unit/cli", "unit/config", "unit/signing", "rehearsal/rehearsal_tests"),
+    "admin": ("unit/cli", "unit/config", "unit/s3", "unit/signing", "rehearsal/rehearsal_tests"),
     "storage": ("unit/storage",),
     "ranks": ("distributed", "zoo", "lab/lab_tests"),
     "parsers": _PARSERS,

@@ -29,7 +29,6 @@ _BOTO3_VARIABLES = (
     "AWS_USE_FIPS_ENDPOINT",
     "AWS_WEB_IDENTITY_TOKEN_FILE",
     "BOTO_CONFIG",
-    "REQUESTS_CA_BUNDLE",
 )
 """Variables with which something is asked for that boto3 alone does."""
 

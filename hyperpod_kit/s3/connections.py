@@ -213,7 +213,7 @@ class Connections:
         import ssl  # 10 ms that who speaks to a stand-in does not need
 
         if self._context is None:
-            named = os.environ.get("AWS_CA_BUNDLE")
+            named = os.environ.get("AWS_CA_BUNDLE") or os.environ.get("REQUESTS_CA_BUNDLE")
             context = ssl.create_default_context(cafile=named or None)
             if not named and ssl.get_default_verify_paths().cafile is None:
                 _load_usual_certificates(context)

@@ -20,6 +20,7 @@ from hyperpod_kit.checkpoint.repository.records import latest  # noqa: E402
 from hyperpod_kit.checkpoint.repository.store import open, s3, s3_upload  # noqa: E402
 from hyperpod_kit.checkpoint.repository.store.base import Store, Unsupported  # noqa: E402
 from hyperpod_kit.errors import CheckpointError  # noqa: E402
+from hyperpod_kit.s3.client import S3HttpClient  # noqa: E402
 from hyperpod_lab.torture.failing.backends import serialize_moto_requests  # noqa: E402
 from hyperpod_rehearsal.endpoint.keys import Key  # noqa: E402
 from hyperpod_rehearsal.s3.faults import S3Fault  # noqa: E402
@@ -78,7 +79,10 @@ def own(service: Service, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
     environment(monkeypatch, server.url)
     if request.param == "boto3":
         monkeypatch.setenv(BOTO3_ALONE, "1")
-    yield open.open_store(f"s3://{BUCKET}/runs/llama")
+    opened = open.open_store(f"s3://{BUCKET}/runs/llama")
+    assert isinstance(opened, s3.S3Store)
+    assert isinstance(opened._client, S3HttpClient) is (request.param != "boto3")
+    yield opened
     server.close()
 
 

@@ -14,6 +14,7 @@ from hyperpod_kit.data.index.build import build_index
 from hyperpod_kit.data.reading import chunks, objects
 from hyperpod_kit.data.reading.retrying_reader import RetryingFiles
 from hyperpod_kit.errors import ChangedFile, DataError, DataUnavailable
+from hyperpod_kit.s3.client import S3HttpClient
 from hyperpod_rehearsal.s3.store import StoredBuckets
 from tests.support import aws
 from tests.unit.checkpoint.test_store_s3 import BOTO3_ALONE
@@ -31,6 +32,7 @@ def bucket(service, monkeypatch, request):
         if request.param == "boto3":
             monkeypatch.setenv(BOTO3_ALONE, "1")
         objects._client_for_process.cache_clear()
+        assert isinstance(objects._cached_client("corpus"), S3HttpClient) is (request.param != "boto3")
         client = boto3.session.Session().client("s3")
         client.create_bucket(Bucket="corpus")
         for part in range(3):

@@ -184,11 +184,11 @@ class Manager:
         )
         self._agent = startup.start_agent(self._ranks, self._start, options, self._event_handler.handle_event)
         pool = SlotPool(self._start.run.run_id, self._ranks.rank, slots, folder=self._agent.shm_folder)
+        link = None
         if partners:
-            PartnerLink(self._ranks, self._start, self._agent).fetch_lost_snapshot()
-        pool.map_existing_slots_and_prefault_newest()
+            link = PartnerLink(self._ranks, self._start, self._agent)
         self._recovered = RecoveredSnapshots(
-            self._ranks, self._start, self._agent, pool, local=directory, threads=threads
+            self._ranks, self._start, self._agent, pool, local=directory, partners=link, threads=threads
         )
         self._staging = Staging(
             self._start.origin(self._ranks),

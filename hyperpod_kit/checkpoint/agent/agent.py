@@ -30,7 +30,7 @@ from hyperpod_kit.checkpoint.agent.process.worker import Worker, Workers
 from hyperpod_kit.checkpoint.agent.protocol import rank_channel, trainer_channel
 from hyperpod_kit.checkpoint.agent.protocol.message import assert_never
 from hyperpod_kit.checkpoint.agent.protocol.setup import AgentSetup
-from hyperpod_kit.checkpoint.agent.shm import failure_note, lock, shm_paths, shm_slots
+from hyperpod_kit.checkpoint.agent.shm import failure_note, lock, shm_paths
 from hyperpod_kit.checkpoint.agent.wire import rpc
 from hyperpod_kit.checkpoint.agent.wire.channel import Channel, JsonMessage
 from hyperpod_kit.checkpoint.repository.records import identity
@@ -316,9 +316,7 @@ class Agent:
         for capture in unsaved:
             print(f"capture {capture.key}: {capture.state_text}, left in {folder}", file=sys.stderr, flush=True)
         if self.lifetime.is_closing and self.lifetime.is_shutdown_ordered and self.registry.is_restored and not unsaved:
-            for name in self.registry.files.names():
-                shm_slots.remove(folder, name)
-            self.copies.remove_all_held_copies()
+            self.registry.remove_all_held()
             by_descriptor.unlink(log, missing_ok=True)
         with contextlib.suppress(FileNotFoundError):
             if os.stat(log).st_size == 0:

@@ -19,7 +19,8 @@ from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.restore.agreement import Agreement
 from hyperpod_kit.checkpoint.restore.candidate_rejected import CandidateRejected, write_tombstone_if_damaged_again
 from hyperpod_kit.checkpoint.restore.candidates import Candidate
-from hyperpod_kit.checkpoint.tiers.base import STORAGE, TIERS, HeldShard, Tier, Tree
+from hyperpod_kit.checkpoint.tiers import TIERS
+from hyperpod_kit.checkpoint.tiers.base import STORAGE, HeldShard, Tier, Tree
 from hyperpod_kit.environment import HPK_RESUME_FROM
 from hyperpod_kit.errors import CheckpointError, StorageUnreadable
 

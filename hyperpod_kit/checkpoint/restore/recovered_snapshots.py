@@ -15,6 +15,7 @@ from hyperpod_kit.checkpoint import tiers
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import RestoreCompleted
 from hyperpod_kit.checkpoint.agent.shm.control_page import Key
 from hyperpod_kit.checkpoint.agent_client.agent_supervisor import AgentSupervisor
+from hyperpod_kit.checkpoint.agent_client.partner_link import PartnerLink
 from hyperpod_kit.checkpoint.agent_client.startup import StartIdentity
 from hyperpod_kit.checkpoint.capture import shm_capacity
 from hyperpod_kit.checkpoint.capture.slots import SlotPool
@@ -31,7 +32,9 @@ from hyperpod_kit.checkpoint.restore.candidate_run import CandidateRun, NearerTi
 from hyperpod_kit.checkpoint.restore.candidates import ResumeFrom
 from hyperpod_kit.checkpoint.restore.results import CheckpointInfo, Fresh, Restored
 from hyperpod_kit.checkpoint.state.state import State
-from hyperpod_kit.checkpoint.tiers.base import STORAGE, HeldShard
+from hyperpod_kit.checkpoint.tiers.base import STORAGE, HeldShard, RankSite
+from hyperpod_kit.checkpoint.tiers.local_disk import LocalDiskTier
+from hyperpod_kit.checkpoint.tiers.memory import MemoryTier
 from hyperpod_kit.checkpoint.transfer.restore_progress import ProgressCallback
 from hyperpod_kit.environment import HPK_CHECKPOINT_ROOT
 from hyperpod_kit.errors import (
@@ -47,7 +50,7 @@ from hyperpod_kit.slurm.verdict import RestoreVerdict
 
 
 class RecoveredSnapshots:
-    """The captures of all ranks in memory and in `local` on their nodes' disks; a restore may take `threads` cores.
+    """The captures of all ranks on the tiers besides the root; a restore may take `threads` cores.
 
     Whoever settles what becomes of them tells the agent, which frees all but the one that was restored from.
     """
@@ -60,11 +63,15 @@ class RecoveredSnapshots:
         pool: SlotPool,
         *,
         local: str | None,
+        partners: PartnerLink | None,
         threads: int,
     ) -> None:
-        """A collective."""
+        """Map the slots of `pool` that are there. A collective."""
         self._ranks, self._start, self._agent, self._pool = ranks, start, agent, pool
-        self._local, self._threads = local, threads
+        self._local, self._partners, self._threads = local, partners, threads
+        for tier in self._nearer.tiers:
+            tier.stage_lost_snapshot()
+        pool.map_existing_slots_and_prefault_newest()
         self._copies = ranks.gather(self._nearer.list_copies())
         self._is_settled = False
 
@@ -127,8 +134,8 @@ class RecoveredSnapshots:
     @property
     def _nearer(self) -> NearerTiers:
         run_id = self._start.run.run_id
-        rank_tiers = tiers.of_rank(run_id, self._ranks.rank, slots=self._pool.slots, local=self._local)
-        return NearerTiers(run_id, rank_tiers, self._threads)
+        site = RankSite(run_id, self._ranks.rank, self._pool.slots, self._local, self._partners)
+        return NearerTiers(run_id, tiers.of_rank(site), self._threads)
 
     @contextlib.contextmanager
     def _report_failures_to_job_run(self) -> Iterator[None]:
@@ -160,8 +167,10 @@ class RecoveredSnapshots:
 
     def _mark_decided_and_send_restore_completed(self, keep: Key | None) -> None:
         self._is_settled = True
-        last_tier = self._nearer.tiers[-1].name
-        self._agent.send(RestoreCompleted(keep, last_tier))
+        tier = MemoryTier.name
+        if self._local is not None:
+            tier = LocalDiskTier.name
+        self._agent.send(RestoreCompleted(keep, tier))
 
 
 # What the newest checkpoint says beside its tensors, before there is a state to restore.

@@ -40,7 +40,8 @@ from hyperpod_kit.checkpoint.restore.candidates import Candidate, ResumeFrom
 from hyperpod_kit.checkpoint.restore.results import Fresh, Restored
 from hyperpod_kit.checkpoint.state.state import State
 from hyperpod_kit.checkpoint.state.tensors import StateTensors, TensorPiece
-from hyperpod_kit.checkpoint.tiers.base import STORAGE, TIERS, HeldShard
+from hyperpod_kit.checkpoint.tiers import TIERS
+from hyperpod_kit.checkpoint.tiers.base import STORAGE, HeldShard
 from hyperpod_kit.checkpoint.transfer import load
 from hyperpod_kit.checkpoint.transfer.restore_progress import ProgressCallback, ReadBytes
 from hyperpod_kit.environment import HPK_FRESH, HPK_RESUME_MEMORY

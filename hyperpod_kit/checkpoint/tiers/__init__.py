@@ -1,27 +1,28 @@
 """Where a rank may have its shard of a checkpoint besides the root: one module for each tier, behind `base.Tier`.
 
-`of_rank` lists the tiers of a rank, the cheapest first; a new tier is a module here and a line there.
+A new tier is a module here, a row in `TIER_CLASSES`, and a row in `checkpoint/agent/shm/node_tiers.py`, where the
+node's programs find it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from hyperpod_kit.checkpoint.agent.shm import shm_slots
-from hyperpod_kit.checkpoint.tiers.base import Tier
+from hyperpod_kit.checkpoint.tiers.base import STORAGE, RankSite, Tier
 from hyperpod_kit.checkpoint.tiers.local_disk import LocalDiskTier
 from hyperpod_kit.checkpoint.tiers.memory import MemoryTier
+from hyperpod_kit.checkpoint.tiers.partner import PartnerTier
+
+TIER_CLASSES: tuple[type[Tier], ...] = (PartnerTier, MemoryTier, LocalDiskTier)
+"""All tiers, the cheapest first. Of two with one name a rank has the first that it can have."""
+
+TIERS = (*dict.fromkeys(tier_class.name for tier_class in TIER_CLASSES), STORAGE)
+"""The names of all tiers and of the root, the cheapest first. They stand in reports and in `Restored.tier`."""
 
 
-def of_rank(
-    run_id: str, rank: int, *, slots: Sequence[shm_slots.Slot] = (), local: str | None = None
-) -> tuple[Tier, ...]:
-    """Return the tiers that a rank has, the cheapest first.
-
-    `slots`: its slots in shared memory; `local`: the directory on the node's own disk that the agents write to, None
-    where they write to none.
-    """
-    tiers: list[Tier] = [MemoryTier(slots, run_id, rank)]
-    if local is not None:
-        tiers.append(LocalDiskTier(local, run_id, rank))
-    return tuple(tiers)
+def of_rank(site: RankSite) -> tuple[Tier, ...]:
+    """Return the tiers that a rank has, the cheapest first."""
+    by_name: dict[str, Tier] = {}
+    for tier_class in TIER_CLASSES:
+        tier = tier_class.of_site(site)
+        if tier is not None:
+            by_name.setdefault(tier_class.name, tier)
+    return tuple(by_name.values())

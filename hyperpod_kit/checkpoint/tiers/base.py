@@ -3,20 +3,42 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
+from hyperpod_kit.checkpoint.agent.shm import shm_slots
 from hyperpod_kit.checkpoint.agent.shm.control_page import Key
+from hyperpod_kit.checkpoint.agent.shm.node_tiers import NodeTier
+from hyperpod_kit.checkpoint.agent_client.partner_link import PartnerLink
 from hyperpod_kit.checkpoint.ranks import wire_values
 from hyperpod_kit.checkpoint.transfer.load import ProvedShard
 
 Tree = dict[str, Any]
 """The non-tensor state of a checkpoint."""
 
-MEMORY, LOCAL, STORAGE = "memory", "local", "storage"
-TIERS = (MEMORY, LOCAL, STORAGE)
-"""The names of all tiers and of the root, the cheapest first. They stand in reports and in `Restored.tier`."""
+STORAGE = "storage"
+"""The name of the root among those of the tiers."""
+
+
+@dataclass(frozen=True)
+class RankSite:
+    """What a rank has to restore from besides the root.
+
+    Attributes:
+        run_id: Its run.
+        rank: Its number.
+        slots: Its slots in shared memory.
+        local: The directory on the node's own disk that the agents write to, None where they write to none.
+        partners: The way to the memory of other nodes, None where no copies are held there.
+    """
+
+    run_id: str
+    rank: int
+    slots: Sequence[shm_slots.Slot] = ()
+    local: str | None = None
+    partners: PartnerLink | None = None
 
 
 @wire_values.register_type
@@ -37,13 +59,24 @@ class Tier(abc.ABC):
     """One tier, as one rank sees it.
 
     Attributes:
-        name: One of `TIERS`, but not the root's.
+        name: What stands for it in reports and in `Restored.tier`.
+        node_tier: What the node's programs know it by.
         reads_early: Whether its shard may be read before the ranks have agreed on the checkpoint: reading costs other
             ranks and storage nothing.
     """
 
-    name: str
-    reads_early = False
+    name: ClassVar[str]
+    node_tier: ClassVar[NodeTier]
+    reads_early: ClassVar[bool] = False
+
+    @classmethod
+    @abc.abstractmethod
+    def of_site(cls, site: RankSite) -> Tier | None:
+        """Return the tier as a rank has it; None where it has none."""
+
+    def stage_lost_snapshot(self) -> None:  # noqa: B027 - most tiers have nothing on other nodes
+        """Copy to this node what this rank has lost and this tier has elsewhere. All ranks call it together, once,
+        before the first listing; what cannot be had is logged."""
 
     @abc.abstractmethod
     def list_copies(self) -> list[HeldShard]:

@@ -7,10 +7,10 @@ import json
 from collections.abc import Iterator
 
 from hyperpod_kit.checkpoint.agent.persist import local
-from hyperpod_kit.checkpoint.agent.shm import shm_slots
+from hyperpod_kit.checkpoint.agent.shm import node_tiers, shm_slots
 from hyperpod_kit.checkpoint.repository.format import digest, layout
 from hyperpod_kit.checkpoint.repository.read import stream
-from hyperpod_kit.checkpoint.tiers.base import LOCAL, HeldShard, Tier, Tree
+from hyperpod_kit.checkpoint.tiers.base import HeldShard, RankSite, Tier, Tree
 from hyperpod_kit.checkpoint.transfer.load import ProvedShard
 from hyperpod_kit.errors import DigestMismatch
 
@@ -18,12 +18,19 @@ from hyperpod_kit.errors import DigestMismatch
 class LocalDiskTier(Tier):
     """One rank's parts of its run below a directory."""
 
-    name = LOCAL
+    name = "local"
+    node_tier = node_tiers.LOCAL_DISK
 
     def __init__(self, directory: str, run_id: str, rank: int) -> None:
         self._directory = directory
         self._run_hash = shm_slots.run_hash(run_id)
         self._rank = rank
+
+    @classmethod
+    def of_site(cls, site: RankSite) -> LocalDiskTier | None:
+        if site.local is None:
+            return None
+        return cls(site.local, site.run_id, site.rank)
 
     def list_copies(self) -> list[HeldShard]:
         with contextlib.suppress(OSError):
@@ -52,4 +59,12 @@ class LocalDiskTier(Tier):
 
 def _held_shard_of(part: local.Part) -> HeldShard:
     page, record = part.report.page, part.report.record
-    return HeldShard(LOCAL, part.checkpoint_id, page.key, page.origin.world, page.shard.plan, record.root, record.size)
+    return HeldShard(
+        LocalDiskTier.name,
+        part.checkpoint_id,
+        page.key,
+        page.origin.world,
+        page.shard.plan,
+        record.root,
+        record.size,
+    )

@@ -6,11 +6,11 @@ import contextlib
 import json
 from collections.abc import Iterator, Sequence
 
-from hyperpod_kit.checkpoint.agent.shm import shm_slots
+from hyperpod_kit.checkpoint.agent.shm import node_tiers, shm_slots
 from hyperpod_kit.checkpoint.agent.shm.control_page import Key, Page, SlotState
 from hyperpod_kit.checkpoint.repository.format import digest
 from hyperpod_kit.checkpoint.repository.read import stream
-from hyperpod_kit.checkpoint.tiers.base import MEMORY, HeldShard, Tier, Tree
+from hyperpod_kit.checkpoint.tiers.base import HeldShard, RankSite, Tier, Tree
 from hyperpod_kit.checkpoint.transfer.load import ProvedShard
 from hyperpod_kit.errors import CheckpointError, DigestMismatch
 
@@ -18,13 +18,18 @@ from hyperpod_kit.errors import CheckpointError, DigestMismatch
 class MemoryTier(Tier):
     """The slots of one rank, of which those of its run count."""
 
-    name = MEMORY
+    name = "memory"
+    node_tier = node_tiers.MEMORY
     reads_early = True
 
     def __init__(self, slots: Sequence[shm_slots.Slot], run_id: str, rank: int) -> None:
         self._slots = slots
         self._run_id = run_id
         self._rank = rank
+
+    @classmethod
+    def of_site(cls, site: RankSite) -> MemoryTier | None:
+        return cls(site.slots, site.run_id, site.rank)
 
     def list_copies(self) -> list[HeldShard]:
         pages = [page for _, page in _iter_sealed(self._slots)]
@@ -74,4 +79,4 @@ def _held_shard_of_page(page: Page) -> HeldShard:
     """Return the shard of a snapshot in memory, under the checkpoint id that the agents commit it with."""
     shard = page.shard
     checkpoint_id = page.checkpoint_id(page.origin.incarnation)
-    return HeldShard(MEMORY, checkpoint_id, page.key, page.origin.world, shard.plan, shard.root, shard.size)
+    return HeldShard(MemoryTier.name, checkpoint_id, page.key, page.origin.world, shard.plan, shard.root, shard.size)

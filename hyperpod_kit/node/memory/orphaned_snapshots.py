@@ -17,7 +17,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Dict, Iterable, Iterator, List, Mapping, Optional, Set, Tuple
 
-from hyperpod_kit.checkpoint.agent.shm import shm_paths
+from hyperpod_kit.checkpoint.agent.shm import node_tiers, shm_paths
 from hyperpod_kit.slurm.hostlist import expand
 from hyperpod_kit.slurm.job_states import HAS_NODES
 from hyperpod_kit.system import process
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from hyperpod_kit.checkpoint.agent.shm.capture_age import Clock
 
 NO_JOB = ""
-
-COPIES = "partners"
-"""As checkpoint/agent/partner/partner_memory.py has it, which is dear to what runs each minute."""
 
 MOST_SLOTS, MOST_JOBS = 1024, 16
 """Of one user, at one look: what is behind them comes when they are done."""
@@ -55,12 +52,12 @@ def list_snapshot_owners(folder: str, clock: Optional[Clock] = None) -> List[Orp
     `clock`: as capture_age's. Reads only, and only what is a regular file of its owner. Raises OSError."""
     lives: Dict[Tuple[int, str], bool] = {}
     jobs: Dict[int, Set[str]] = {}
-    for uid, page, is_copy in _pages_with_uid_and_is_copy(folder):
+    for uid, tier, page in _pages_with_uid_and_tier(folder):
         job = str(page.origin.job.get("slurm_job_id", ""))
         # A word of a user's that becomes an argument of a command.
         if not re.fullmatch(r"[0-9]{0,10}", job):
             continue
-        alive = not is_copy and process.is_alive(page.origin.trainer)
+        alive = tier.is_captured_here and process.is_alive(page.origin.trainer)
         if job == NO_JOB and (alive or _is_young_enough_to_be_claimed(page, clock)):
             continue
         if job in jobs.setdefault(uid, set()) or len(jobs[uid]) < MOST_JOBS:
@@ -78,15 +75,15 @@ def _is_young_enough_to_be_claimed(page: control_page.Page, clock: Optional[Cloc
     return age is not None and age <= capture_age.MAX_AGE
 
 
-def _pages_with_uid_and_is_copy(folder: str) -> Iterator[Tuple[int, control_page.Page, bool]]:
-    """Yield (uid, page, whether it is a copy of another node's snapshot) of every slot here. Raises OSError."""
-    for below in ("", COPIES):
+def _pages_with_uid_and_tier(folder: str) -> Iterator[Tuple[int, node_tiers.NodeTier, control_page.Page]]:
+    """Yield (uid, tier, page) of every slot here. Raises OSError."""
+    for tier in node_tiers.tiers_in_shared_memory():
         for uid, name, named in shm_paths.iter_user_files_as_uid_name_fd(
-            folder, ".ctl", MOST_SLOTS, subdirectory=below
+            folder, ".ctl", MOST_SLOTS, subdirectory=tier.subdirectory or ""
         ):
             page = _read_control_page(name, named)
             if page is not None:
-                yield uid, page, bool(below)
+                yield uid, tier, page
 
 
 def _read_control_page(name: str, descriptor: int) -> Optional[control_page.Page]:

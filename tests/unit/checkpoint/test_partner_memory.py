@@ -21,8 +21,8 @@ from hyperpod_kit.checkpoint.agent_client.partner_link import (
     RankNode,
     assign_partners,
     network_switch_of_node,
-    plan_fetches,
 )
+from hyperpod_kit.checkpoint.tiers.partner import plan_fetches
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.system import process
 from hyperpod_lab.torture import day

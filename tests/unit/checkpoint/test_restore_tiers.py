@@ -24,6 +24,7 @@ from hyperpod_kit.checkpoint.repository.read import verify
 from hyperpod_kit.checkpoint.repository.records import identity, tombstone
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.checkpoint.restore import candidate_run, candidates, restore
+from hyperpod_kit.checkpoint.tiers.base import RankSite
 from hyperpod_kit.checkpoint.tiers.local_disk import LocalDiskTier
 from hyperpod_kit.errors import NoValidCheckpoint, StorageUnreadable
 from tests.unit.checkpoint.agent_run import abandon
@@ -89,7 +90,7 @@ class Site:
             if memory
             else []
         )
-        own_tiers = tiers.of_rank(self.run_id, 0, slots=slots, local=str(self.local))
+        own_tiers = tiers.of_rank(RankSite(self.run_id, 0, slots, str(self.local)))
         nearer = candidate_run.NearerTiers(self.run_id, own_tiers, threads=1)
         got = restore.restore(
             ranks,

@@ -16,7 +16,7 @@ from typing import List, Sequence
 
 from hyperpod_kit.checkpoint.agent.partner import partner_memory
 from hyperpod_kit.checkpoint.agent.persist.priority import lower_cpu_and_io_priority
-from hyperpod_kit.checkpoint.agent.shm import capture_age, shm_paths, shm_slots
+from hyperpod_kit.checkpoint.agent.shm import capture_age, node_tiers, shm_paths, shm_slots
 from hyperpod_kit.checkpoint.agent.shm.capture_age import MAX_AGE, Clock
 from hyperpod_kit.checkpoint.agent.shm.control_page import COMPLETE_STATES
 from hyperpod_kit.system import process
@@ -34,7 +34,8 @@ def has_expired_or_undated_snapshots(
     """Whether captures of dead runs other than `excluded_run` lie there that are older than MAX_AGE, or of unknown age,
     and then dated by a flush. Raises OSError."""
     for folder in folders:
-        for directory in (folder, partner_memory.copies_directory(folder)):
+        for tier in node_tiers.tiers_in_shared_memory():
+            directory = tier.slots_directory(folder)
             for slot in shm_slots.attach_each_mappable(
                 directory, [name for name in partner_memory.copy_slot_names(directory) if name.run != excluded_run]
             ):
@@ -43,7 +44,7 @@ def has_expired_or_undated_snapshots(
                 if page is None or page.state not in COMPLETE_STATES:
                     continue
                 age = capture_age.seconds_since_sealing(page, clock())
-                lives = directory == folder and process.is_alive(page.origin.trainer)
+                lives = tier.is_captured_here and process.is_alive(page.origin.trainer)
                 if not lives and (age is None or age > MAX_AGE):
                     return True
     return False

@@ -35,7 +35,7 @@ from hyperpod_kit.checkpoint.agent.flush import flush_captures
 from hyperpod_kit.checkpoint.agent.flush.flush_progress import FlushProgress, Sign
 from hyperpod_kit.checkpoint.agent.partner import partner_memory
 from hyperpod_kit.checkpoint.agent.persist import io_progress
-from hyperpod_kit.checkpoint.agent.shm import capture_age, failure_note, lock, logs, shm_paths, shm_slots
+from hyperpod_kit.checkpoint.agent.shm import capture_age, failure_note, lock, logs, node_tiers, shm_paths, shm_slots
 from hyperpod_kit.checkpoint.agent.shm.capture_age import MAX_AGE, BootMoment, Clock
 from hyperpod_kit.checkpoint.agent.shm.control_page import COMPLETE_STATES, Key, Page
 from hyperpod_kit.checkpoint.agent.shm.shm_slots import OpenSlot
@@ -108,20 +108,15 @@ def flush(
     """
     started_at = time.monotonic()
     waiting = TurnLimit(started_at + limit, stall)
-    flushes: List[Union[_RunFlush, _UnannouncedCopiesFlush]] = []
     with contextlib.closing(FlushProgress(on_progress)) as progress:
-        for user_directory in shm_paths.own_directories_and_shm_root(folder or ""):
-            names = shm_slots.own_slot_names(user_directory, uid=shm_paths.node_uid())
-            for run in sorted({name.run for name in names}):
-                slots_of_run = [name for name in names if name.run == run]
-                flushes.append(
-                    _RunFlush(user_directory, run, slots_of_run, job, max_age, clock, progress, started_at + timeout)
-                )
-        for user_directory in shm_paths.own_directories_and_shm_root(folder or ""):
-            flushes += [
-                _UnannouncedCopiesFlush(user_directory, run, job, max_age, clock)
-                for run in partner_memory.runs_with_copies(user_directory)
-            ]
+        request = _FlushRequest(job, max_age, clock, progress, started_at + timeout)
+        user_directories = shm_paths.own_directories_and_shm_root(folder or "")
+        flushes = [
+            run_flush
+            for list_flushes in _LIST_FLUSHES
+            for user_directory in user_directories
+            for run_flush in list_flushes(user_directory, request)
+        ]
         turns = [
             StorageTurn(run_flush.announce, run_flush.flush_and_report, run_flush.withdraw_announcement_if_any)
             for run_flush in flushes
@@ -165,23 +160,31 @@ def _remove_logs_returning_last_lines(folder: str, run: str) -> str:
     return notes
 
 
-class _RunFlush:
-    """One run's captures in one directory, and what this flush may do with them. `end`: when to wait no longer for the
-    run's agents."""
+class _FlushRequest(NamedTuple):
+    """What this flush may do. `end`: when to wait no longer for the agents of a run."""
 
-    def __init__(
-        self,
-        folder: str,
-        run: str,
-        names: List[shm_slots.SlotName],
-        job: Optional[str],
-        max_age: float,
-        clock: Clock,
-        progress: FlushProgress,
-        end: float,
-    ) -> None:
-        self._folder, self._run, self._names, self._job = folder, run, names, job
-        self._max_age, self._clock, self._progress, self._end = max_age, clock, progress, end
+    job: Optional[str]
+    max_age: float
+    clock: Clock
+    progress: FlushProgress
+    end: float
+
+
+class _RunFlush:
+    """One run's captures in one directory, and what this flush may do with them."""
+
+    def __init__(self, folder: str, run: str, names: List[shm_slots.SlotName], request: _FlushRequest) -> None:
+        self._folder, self._run, self._names = folder, run, names
+        self._job, self._max_age, self._clock, self._progress, self._end = request
+
+    @staticmethod
+    def list_in(user_directory: str, request: _FlushRequest) -> List[_RunFlush]:
+        """Return a flush for each run with slots there. Raises OSError."""
+        names = shm_slots.own_slot_names(user_directory, uid=shm_paths.node_uid())
+        return [
+            _RunFlush(user_directory, run, [name for name in names if name.run == run], request)
+            for run in sorted({name.run for name in names})
+        ]
 
     def announce(self) -> None:
         """Write a note to storage that says what will come, before anything is waited for. Errors are ignored."""
@@ -422,8 +425,14 @@ def _describe_damaged_slots(folder: str, names: List[shm_slots.SlotName]) -> str
 class _UnannouncedCopiesFlush:
     """The copies of other nodes' captures of one run that lie beside the slots in `folder`."""
 
-    def __init__(self, folder: str, run: str, job: Optional[str], max_age: float, clock: Clock) -> None:
-        self._folder, self._run, self._job, self._max_age, self._clock = folder, run, job, max_age, clock
+    def __init__(self, folder: str, run: str, request: _FlushRequest) -> None:
+        self._folder, self._run, self._request = folder, run, request
+
+    @staticmethod
+    def list_in(user_directory: str, request: _FlushRequest) -> List[_UnannouncedCopiesFlush]:
+        """Return a flush for each run with copies there. Raises OSError."""
+        runs = partner_memory.runs_with_copies(user_directory)
+        return [_UnannouncedCopiesFlush(user_directory, run, request) for run in runs]
 
     def announce(self) -> None:
         """Do nothing: no node waits for copies, since their owner's node brings the captures."""
@@ -435,7 +444,10 @@ class _UnannouncedCopiesFlush:
         """Free the copies that storage has and give up the expired ones; return what became of them, None for
         nothing."""
         try:
-            copies = free_saved_or_expired_copies(self._folder, self._run, self._job, self._max_age, self._clock)
+            request = self._request
+            copies = free_saved_or_expired_copies(
+                self._folder, self._run, request.job, request.max_age, request.clock
+            )
         except Exception as err:
             return FlushOutcome(_COPIES, None, False, verify.describe_failure(err))
         if copies is None:
@@ -447,6 +459,13 @@ class _UnannouncedCopiesFlush:
     def outcome_when_not_finished(self, reason: str) -> FlushOutcome:
         """The outcome where their storage did not say in time what it has."""
         return FlushOutcome(self._run, None, False, f"{_COPIES}: {reason}")
+
+
+_LIST_FLUSHES: Tuple[Callable[[str, _FlushRequest], Sequence[Union[_RunFlush, _UnannouncedCopiesFlush]]], ...]
+_LIST_FLUSHES = node_tiers.require_handler_for_each(
+    "checkpoint flush", {node_tiers.MEMORY: _RunFlush.list_in, node_tiers.PARTNER: _UnannouncedCopiesFlush.list_in}
+)
+"""For each tier, from a user's directory to the flushes of its runs."""
 
 
 def _join_notes(note: str, lost: str) -> str:

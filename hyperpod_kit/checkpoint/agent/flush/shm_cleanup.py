@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import List
+from typing import Callable, List, Tuple
 
 from hyperpod_kit.checkpoint.agent.partner import partner_memory
-from hyperpod_kit.checkpoint.agent.shm import failure_note, lock, shm_paths, shm_slots
+from hyperpod_kit.checkpoint.agent.shm import failure_note, lock, node_tiers, shm_paths, shm_slots
 from hyperpod_kit.checkpoint.agent.shm.control_page import COMPLETE_STATES
 from hyperpod_kit.checkpoint.repository.store.failpoint import failpoint
 from hyperpod_kit.errors import Untrusted
@@ -19,19 +19,18 @@ from hyperpod_kit.system import process
 
 
 def remove_empty_segments_of_dead_runs(*folders: str, excluded_run: str) -> List[str]:
-    """Remove the segments of dead runs other than `excluded_run` that hold nothing; the runs. Raises OSError."""
+    """Remove the segments of dead runs other than `excluded_run` that hold nothing; the runs of which no slot is left.
+    Raises OSError."""
+    return [run for folder in folders for remove_empty in _REMOVE_EMPTY for run in remove_empty(folder, excluded_run)]
+
+
+def _remove_empty_slots(folder: str, excluded_run: str) -> List[str]:
     removed = []
-    for folder in folders:
-        names = shm_slots.own_slot_names(folder, uid=shm_paths.node_uid())
-        for run in sorted({name.run for name in names} - {excluded_run}):
-            with contextlib.suppress(Untrusted):
-                if _remove_run_if_dead_and_empty(folder, run):
-                    removed.append(run)
-        for run in sorted(
-            {name.run for name in partner_memory.copy_slot_names(partner_memory.copies_directory(folder))}
-            - {excluded_run}
-        ):
-            _remove_incomplete_copies_if_no_agent(folder, run)
+    names = shm_slots.own_slot_names(folder, uid=shm_paths.node_uid())
+    for run in sorted({name.run for name in names} - {excluded_run}):
+        with contextlib.suppress(Untrusted):
+            if _remove_run_if_dead_and_empty(folder, run):
+                removed.append(run)
     return removed
 
 
@@ -70,6 +69,13 @@ def _is_dead_and_holds_no_capture(folder: str, name: shm_slots.SlotName) -> bool
     return False
 
 
+def _remove_incomplete_copies(folder: str, excluded_run: str) -> List[str]:
+    for run in partner_memory.runs_with_copies(folder):
+        if run != excluded_run:
+            _remove_incomplete_copies_if_no_agent(folder, run)
+    return []
+
+
 def _remove_incomplete_copies_if_no_agent(folder: str, run: str) -> None:
     """Half copies of other nodes' captures, where no agent of the run is here to make them whole."""
     locks = partner_memory.try_lock_all_agents(folder, run)
@@ -80,3 +86,9 @@ def _remove_incomplete_copies_if_no_agent(folder: str, run: str) -> None:
     finally:
         for taken in locks:
             taken.release()
+
+
+_REMOVE_EMPTY: Tuple[Callable[[str, str], List[str]], ...] = node_tiers.require_handler_for_each(
+    "the removal of empty slots",
+    {node_tiers.MEMORY: _remove_empty_slots, node_tiers.PARTNER: _remove_incomplete_copies},
+)

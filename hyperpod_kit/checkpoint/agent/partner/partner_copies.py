@@ -71,8 +71,8 @@ class PartnerCopies:
         self._partner = None
         self._pace.lift()
 
-    def free_copies_of_earlier_starts(self, keep: Optional[Key]) -> None:
-        """Free the copies held here that earlier starts made, but that of the capture `keep`. Raises OSError."""
+    def free_earlier_starts(self, keep: Optional[Key]) -> None:
+        """See HeldSnapshots."""
         incarnation = self._setup.incarnation
         partner_memory.remove_copies(
             self._setup.folder,
@@ -80,6 +80,6 @@ class PartnerCopies:
             keep=lambda page: page.key == keep or page.origin.incarnation == incarnation,
         )
 
-    def remove_all_held_copies(self) -> None:
-        """Remove all copies of the run that are held here. Raises OSError."""
+    def remove_all(self) -> None:
+        """See HeldSnapshots."""
         partner_memory.remove_copies(self._setup.folder, self._setup.run_hash)

@@ -14,18 +14,16 @@ import os
 from dataclasses import replace
 from typing import Callable, Iterator, List, Optional, Tuple
 
-from hyperpod_kit.checkpoint.agent.shm import lock, shm_paths, shm_slots
+from hyperpod_kit.checkpoint.agent.shm import lock, node_tiers, shm_paths, shm_slots
 from hyperpod_kit.checkpoint.agent.shm.control_page import COMPLETE_STATES, Key, Page, SlotState
 from hyperpod_kit.checkpoint.agent.shm.shm_slots import Slot, SlotName
 from hyperpod_kit.errors import NotEnoughSharedMemory, Untrusted
 from hyperpod_kit.untrusted import by_descriptor
 
-NAME = "partners"
-
 
 def copies_directory(slots_directory: str) -> str:
     """The directory beside the slots in `slots_directory`, whether it is there or not."""
-    return os.path.join(slots_directory, NAME)
+    return node_tiers.PARTNER.slots_directory(slots_directory)
 
 
 def reserve_slot(slots_directory: str, run: str, page: Page, number: int, extra: int) -> Slot:

@@ -73,9 +73,11 @@ class Capture:
 class SlotFiles:
     """This rank's slots on the node, each mapped once: a second mapping would cost page faults and descriptors."""
 
-    def __init__(self, folder: str, run: str, rank: int) -> None:
+    def __init__(self, folder: str, run: str, rank: int, incarnation: str) -> None:
+        """`incarnation`: of the start that this agent is of."""
         self.folder = folder
         self._slot_prefix = (shm_paths.node_uid(), run, rank)
+        self._incarnation = incarnation
         self._mapped: Dict[shm_slots.SlotName, Tuple[int, shm_slots.Slot]] = {}
 
     def names(self) -> List[shm_slots.SlotName]:
@@ -131,6 +133,22 @@ class SlotFiles:
                 except CheckpointError as err:
                     print(f"{slot.name}: {err}", file=sys.stderr, flush=True)
             failpoint("agent.adopted")
+
+    def free_earlier_starts(self, keep: Optional[Key]) -> None:
+        """See HeldSnapshots."""
+        for slot in self.iter_mappable_slots():
+            page = slot.page
+            # The trainer does not wait for this: a capture of this start may be there already.
+            if page is None or page.state != SlotState.SEALED or page.origin.incarnation == self._incarnation:
+                continue
+            if page.key != keep:
+                slot.transition(SlotState.FREE)
+                failpoint("agent.settled")
+
+    def remove_all(self) -> None:
+        """See HeldSnapshots."""
+        for name in self.names():
+            shm_slots.remove(self.folder, name)
 
 
 class Captures:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Callable, Optional, Sequence
+from typing import Callable, Mapping, Optional, Protocol, Sequence
 
 from hyperpod_kit.checkpoint.agent.partner.partner_copies import PartnerCopies
 from hyperpod_kit.checkpoint.agent.persist.local import Part
@@ -15,10 +15,20 @@ from hyperpod_kit.checkpoint.agent.protocol.message import CaptureOutcome
 from hyperpod_kit.checkpoint.agent.protocol.rank_channel import RankCaptured, RankReport, RankSealed, RankSkipped
 from hyperpod_kit.checkpoint.agent.protocol.setup import AgentSetup
 from hyperpod_kit.checkpoint.agent.reports import replicas, save_failures
-from hyperpod_kit.checkpoint.agent.shm import shm_slots
+from hyperpod_kit.checkpoint.agent.shm import node_tiers, shm_slots
 from hyperpod_kit.checkpoint.agent.shm.control_page import Key, Page, SlotState
 from hyperpod_kit.checkpoint.repository.store.failpoint import failpoint
 from hyperpod_kit.system.process import is_alive
+
+
+class HeldSnapshots(Protocol):
+    """What an agent holds of one tier in its node's shared memory."""
+
+    def free_earlier_starts(self, keep: Optional[Key]) -> None:
+        """Free what earlier starts of the run have left, but the snapshot `keep`. Raises OSError."""
+
+    def remove_all(self) -> None:
+        """Remove all of the run. Raises OSError."""
 
 
 class SnapshotRegistry:
@@ -35,7 +45,10 @@ class SnapshotRegistry:
     ) -> None:
         self._setup, self._storage = setup, storage
         self._captures, self._sealer, self._copies, self._report = captures, sealer, copies, report
-        self.files = SlotFiles(setup.folder, setup.run_hash, setup.rank)
+        self.files = SlotFiles(setup.folder, setup.run_hash, setup.rank, setup.incarnation)
+        held: Mapping[node_tiers.NodeTier, HeldSnapshots]
+        held = {node_tiers.MEMORY: self.files, node_tiers.PARTNER: copies}
+        self._held = node_tiers.require_handler_for_each("the agent", held)
         self.is_restored = False
 
     def seal_or_free_leftover_slots(self) -> None:
@@ -80,18 +93,17 @@ class SnapshotRegistry:
     def resume_restored_and_free_other_captures(self, keep: Optional[Key], *, from_local_disk: bool) -> None:
         """The run has restored: keep the capture that it came from until a newer one is sealed, free the rest."""
         self.is_restored = True
+        for held in self._held:
+            held.free_earlier_starts(keep)
         if from_local_disk or self._setup.again:
             parts = self._storage.list_local_parts()
         else:
             parts = ()
         for slot in self.files.iter_mappable_slots():
             page = slot.page
-            # The trainer does not wait for this: a capture of this start may be there already.
             if page is None or page.state != SlotState.SEALED or self._is_of_this_start(page):
                 continue
-            if page.key != keep:
-                slot.transition(SlotState.FREE)
-            elif page.key not in self._captures:
+            if page.key == keep and page.key not in self._captures:
                 part = None
                 if self._setup.again:
                     part = _find_part(parts, page.key)
@@ -104,8 +116,12 @@ class SnapshotRegistry:
                 page = part.report.page
                 if page.key == keep and keep not in self._captures and page.origin.world == self._setup.world:
                     self._resume_capture(Capture(page, self._checkpoint_id(page), part=part), durable=False)
-        self._copies.free_copies_of_earlier_starts(keep)
         self._captures.free_unneeded_slots_and_forget_ended()
+
+    def remove_all_held(self) -> None:
+        """Remove all that this agent holds in shared memory. Raises OSError."""
+        for held in self._held:
+            held.remove_all()
 
     def resume_captures(self) -> None:
         """Go on with what this start has captured and a dead agent of it did not bring to its end."""

@@ -131,7 +131,7 @@ _COMPUTING = {
     "checkpoint-a-i": ("unit/checkpoint/test_[a-i]*.py", "gpu"),
     "node": ("unit/node", "unit/system", "unit/untrusted"),
     "hostile": ("hostile", "property"),
-    "docs": ("docs", "formats", "test_*.py", "unit/test_*.py", "toy_kind"),
+    "docs": ("docs", "formats", "test_*.py", "unit/test_*.py", "toy_kind", "toy_tier"),
     "data": ("unit/data",),
     "cluster": ("unit/aws", "unit/bundle", "unit/cluster", "unit/infra", "unit/preflight", "unit/remote"),
     "admin": ("unit/cli", "unit/config", "unit/s3", "unit/signing", "rehearsal/rehearsal_tests"),

@@ -16,6 +16,7 @@ from hyperpod_kit.checkpoint.agent_client.agent_supervisor import AgentSuperviso
 from hyperpod_kit.checkpoint.agent_client.startup import StartIdentity
 from hyperpod_kit.checkpoint.ranks.collectives import Ranks
 
+
 class PartnerLink:
     """Each rank's partner is told its agent. A collective."""
 

@@ -445,9 +445,7 @@ class _UnannouncedCopiesFlush:
         nothing."""
         try:
             request = self._request
-            copies = free_saved_or_expired_copies(
-                self._folder, self._run, request.job, request.max_age, request.clock
-            )
+            copies = free_saved_or_expired_copies(self._folder, self._run, request.job, request.max_age, request.clock)
         except Exception as err:
             return FlushOutcome(_COPIES, None, False, verify.describe_failure(err))
         if copies is None:

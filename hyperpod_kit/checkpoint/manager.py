@@ -569,7 +569,7 @@ class Manager:
             handle = self._saves.new(step, self._save_ids.epoch, self._save_ids.next_seq(), tier)
             if self._save_ids.unclaimed:
                 self._saves.end_without_success(handle, SaveState.FAILED, self._save_ids.unclaimed)
-            elif self._staging.stage(tensors, handle, on_busy, state.optimizers):
+            elif self._staging.stage(tensors, handle, on_busy, state):
                 self._save_ids.set_parent(handle.seq, step)
             handle.stall_ms = (time.perf_counter() - begin) * 1000.0
             self._saves.emit_warnings(3)

@@ -30,7 +30,7 @@ from hyperpod_kit.checkpoint.agent.process.worker import Worker, Workers
 from hyperpod_kit.checkpoint.agent.protocol import rank_channel, trainer_channel
 from hyperpod_kit.checkpoint.agent.protocol.message import assert_never
 from hyperpod_kit.checkpoint.agent.protocol.setup import AgentSetup
-from hyperpod_kit.checkpoint.agent.shm import failure_note, lock, shm_paths
+from hyperpod_kit.checkpoint.agent.shm import failure_note, lock, node_tiers, shm_paths
 from hyperpod_kit.checkpoint.agent.wire import rpc
 from hyperpod_kit.checkpoint.agent.wire.channel import Channel, JsonMessage
 from hyperpod_kit.checkpoint.repository.records import identity
@@ -240,7 +240,8 @@ class Agent:
         elif isinstance(message, trainer_channel.TakeOver):
             self.registry.resume_captures()
         elif isinstance(message, trainer_channel.RestoreCompleted):
-            self.registry.resume_restored_and_free_other_captures(message.keep, from_local_disk=message.tier == "local")
+            from_local_disk = message.tier == node_tiers.LOCAL_DISK.name
+            self.registry.resume_restored_and_free_other_captures(message.keep, from_local_disk=from_local_disk)
         elif isinstance(message, trainer_channel.SlotCaptured):
             self.registry.register_and_seal_slot(message.slot)
         elif isinstance(message, trainer_channel.SaveSkipped):

@@ -23,7 +23,8 @@ from hyperpod_kit.checkpoint.repository.format.shard import ShardLayout, lay_out
 from hyperpod_kit.checkpoint.repository.read import rank_extra_state
 from hyperpod_kit.checkpoint.saves.handle import Handle, SaveState
 from hyperpod_kit.checkpoint.saves.saves import Saves
-from hyperpod_kit.checkpoint.state.tensors import StateTensors, TensorPiece
+from hyperpod_kit.checkpoint.state.state import State
+from hyperpod_kit.checkpoint.state.tensors import StateTensors
 from hyperpod_kit.checkpoint.transfer import device, memory_copy
 from hyperpod_kit.checkpoint.transfer.copied_sources import CopiedSources, CopyGuard
 from hyperpod_kit.checkpoint.transfer.device import DeviceCopy
@@ -72,25 +73,12 @@ class Staging:
         )
 
     def _needed_layout_and_extra_bytes(self, tensors: StateTensors) -> tuple[ShardLayout, int]:
-        extra, local_tree = self._serialize_tree(tensors)
+        extra, local_tree = codec.serialize_whole_tree_and_shard_part(tensors.tree, tensors.shard_keys)
         return self._reuse_or_make_plan(tensors, local_tree).layout, len(extra)
 
-    def _serialize_tree(self, tensors: StateTensors) -> tuple[bytes, bytes]:
-        """Return the text of what is not a tensor, and which part of it lies in the shard: none of rank
-        0's, which extra.json has."""
-        if self._origin.rank == 0:
-            return codec.serialize_whole_tree_and_per_rank_part(tensors.tree, ())
-        return codec.serialize_whole_tree_and_per_rank_part(tensors.tree, tensors.per_rank_keys)
-
-    def stage(
-        self,
-        tensors: StateTensors,
-        handle: Handle,
-        on_busy: OnBusy,
-        optimizers: Iterable[torch.optim.Optimizer],
-    ) -> bool:
-        """Copy the tensors into a slot; return False when none is free. An error ends this save as failed
-        and is raised."""
+    def stage(self, tensors: StateTensors, handle: Handle, on_busy: OnBusy, state: State) -> bool:
+        """Copy the tensors of the state into a slot; return False when none is free. An error ends this save as
+        failed and is raised."""
         # A slot's tensors outlive this call: made in inference mode, no later copy could write to them.
         with torch.inference_mode(False):
             try:
@@ -101,7 +89,7 @@ class Staging:
             if started is None:
                 return False
             copy, slot = started
-            if self._overlap and self.fence.install_step_hooks_unless_no_optimizer(optimizers):
+            if self._overlap and self.fence.install_step_hooks_unless_no_optimizer(state.optimizers):
                 self.fence.track(copy, handle)
             else:
                 copy.wait()
@@ -114,7 +102,7 @@ class Staging:
         """Plan the save, acquire and prepare a slot and start the copy into it; None, with the save ended
         as skipped, when no slot is free."""
         self._pool.wait_until_layout_is_known()
-        extra, local_tree = self._serialize_tree(tensors)
+        extra, local_tree = codec.serialize_whole_tree_and_shard_part(tensors.tree, tensors.shard_keys)
         plan = self._reuse_or_make_plan(tensors, local_tree)
         compared = self._replica_check.begin_comparison_if_due(
             handle.seq, plan.fingerprint, tensors.pieces, last=on_busy == "wait"
@@ -163,7 +151,7 @@ class Staging:
         handle: Handle,
         compared: replica_check.Comparison | None,
     ) -> SlotCopy:
-        written = plan.pieces_to_write(tensors)
+        written = [tensors.pieces[number] for number in plan.written_pieces]
         pieces = slot.grouped(written)
         guard = CopyGuard(CopiedSources([piece for piece in written if piece.early]), pieces.late_sources)
         device_copies = self._devices.start(
@@ -272,10 +260,11 @@ class SavePlan:
     ) -> None:
         """`tree_bytes`: bytes of the rank's own tree, which is to lie in the shard."""
         owners = replica_assignment.assign_writing_replica_indexes(tensors.pieces)
-        self._numbers = tuple(
-            n for n, piece in enumerate(tensors.pieces) if owners[piece.spec.name] == piece.replica[0]
+        self.written_pieces = tuple(
+            number for number, piece in enumerate(tensors.pieces) if owners[piece.spec.name] == piece.replica[0]
         )
-        pieces = self.pieces_to_write(tensors)
+        """The numbers of those pieces that this rank writes."""
+        pieces = [tensors.pieces[number] for number in self.written_pieces]
         self._outline = tensors.outline
         self.fingerprint = tensors.plan
         self._shared = tensors.shared
@@ -296,10 +285,6 @@ class SavePlan:
         return tree_bytes <= end - begin and (
             tensors.outline is self._outline or (tensors.outline == self._outline and tensors.plan == self.fingerprint)
         )
-
-    def pieces_to_write(self, tensors: StateTensors) -> list[TensorPiece]:
-        """Return the pieces of `tensors` that this rank writes."""
-        return [tensors.pieces[n] for n in self._numbers]
 
     def facts(self, extra: bytes) -> ShardFacts:
         """Return what the control page says of the shard; its digest is still unknown."""

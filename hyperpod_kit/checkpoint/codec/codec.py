@@ -570,13 +570,11 @@ def _refuse_tensor(path: str, _: torch.Tensor) -> str:
     raise StateNotSerializable(path, "tensor")
 
 
-def serialize_whole_tree_and_per_rank_part(
-    tree: Mapping[str, Json], per_rank_keys: Collection[str]
-) -> tuple[bytes, bytes]:
-    """Return the JSON text of an encoded tree with `per_rank_keys` last, and the text of these parts
+def serialize_whole_tree_and_shard_part(tree: Mapping[str, Json], shard_keys: Collection[str]) -> tuple[bytes, bytes]:
+    """Return the JSON text of an encoded tree with `shard_keys` last, and the text of these parts
     alone; b"" where there are none."""
-    per_rank = {key: value for key, value in tree.items() if key in per_rank_keys}
-    rest = {key: value for key, value in tree.items() if key not in per_rank_keys}
+    per_rank = {key: value for key, value in tree.items() if key in shard_keys}
+    rest = {key: value for key, value in tree.items() if key not in shard_keys}
     text = to_json_text(rest)
     last = b""
     if per_rank:

@@ -40,6 +40,12 @@ class _Apart(NamedTuple):
     sent: frozenset[str]
     frozen: bool
 
+    def excluded_names(self, model: torch.nn.Module) -> frozenset[str]:
+        """Return the names of the parameters that are not saved."""
+        if self.frozen:
+            return frozenset()
+        return modules.frozen_parameter_names(model)
+
 
 @renamed_fields(forget="clear_cache", wants="required_names")
 class State:
@@ -143,7 +149,8 @@ class State:
         """
         if self.full or (self.model is not None and fsdp1.is_used(self.model)):
             return
-        waiting = self._optimizers_without_state()
+        # They make their state in their first step.
+        waiting = [thing for thing in self.optimizers if not thing.state]
         if not waiting:
             then(self)
             return
@@ -156,10 +163,6 @@ class State:
                 calls.pop()(self)
 
         waiting[0].register_step_post_hook(first)
-
-    def _optimizers_without_state(self) -> list[torch.optim.Optimizer]:
-        """Return the optimizers that make their state in their first step."""
-        return [thing for thing in self.optimizers if not thing.state]
 
     # --- saving -------------------------------------------------------------------------------------------------
 
@@ -209,7 +212,10 @@ class State:
             tree["rng"] = codec.encode(
                 randomness.capture(), f"{prefix}.rng", partial(_record_per_rank_tensor, collector, prefix)
             )
-        return collector.finish_and_add_shared_names(tree, [*values, "rng"])
+        shard_keys = [*values, "rng"]
+        if ranks.rank == 0:
+            shard_keys = []  # extra.json has what is rank 0's own
+        return collector.finish_and_add_shared_names(tree, shard_keys)
 
     def _encode_per_rank_parts(self, collector: Collector, objects: Mapping[str, Any], rank: int) -> dict[str, Any]:
         """Record and encode what each rank has for itself: of objects that are neither modules nor
@@ -242,7 +248,7 @@ class State:
                 collector,
                 names,
                 broadcast_names=self._apart.sent,
-                excluded_names=self._excluded_frozen_names(self.model),
+                excluded_names=self._apart.excluded_names(self.model),
             )
         if self.optimizer is not None and "optimizer" not in tree:
             tree["optimizer"] = optimizer.encode(self.optimizer, "optimizer", collector, fqns)
@@ -369,7 +375,7 @@ class State:
                 if isinstance(thing, torch.nn.Module):
                     left_out: frozenset[str] = frozenset()
                     if path == "model":
-                        left_out = self._excluded_frozen_names(thing)
+                        left_out = self._apart.excluded_names(thing)
                     modules.encode(
                         thing,
                         path,
@@ -501,11 +507,6 @@ class State:
         if self.model is None:
             return {}
         return modules.fqns_by_param_id_and_all_names(self.model)[0]
-
-    def _excluded_frozen_names(self, model: torch.nn.Module) -> frozenset[str]:
-        if self._apart.frozen:
-            return frozenset()
-        return modules.frozen_parameter_names(model)
 
     def _optimizers(self) -> dict[str, torch.optim.Optimizer]:
         """Return the optimizers by path. The one that is given as the optimizer need not be of torch's

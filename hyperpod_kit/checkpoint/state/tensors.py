@@ -96,7 +96,7 @@ class StateTensors:
     shared: int
     outline: Outline
     absent: tuple[str, ...] = ()  # sharded tensors of which no part lies here
-    per_rank_keys: tuple[str, ...] = ()  # the keys of the tree whose values are each rank's own
+    shard_keys: tuple[str, ...] = ()  # the keys of the tree whose values lie in this rank's shard
 
 
 class CachedTensor(NamedTuple):
@@ -340,9 +340,9 @@ class Collector:
         )
         return piece
 
-    def finish_and_add_shared_names(self, tree: dict[str, Any], per_rank_keys: Sequence[str] = ()) -> StateTensors:
+    def finish_and_add_shared_names(self, tree: dict[str, Any], shard_keys: Sequence[str] = ()) -> StateTensors:
         """Return everything that was recorded, and add the shared names to the tree where ranks hold
-        different ones. `per_rank_keys`: the keys of the tree whose values are each rank's own."""
+        different ones. `shard_keys`: the keys of the tree whose values lie in this rank's shard."""
         pieces = tuple(self._pieces.values())
         outline = tuple((piece.spec, piece.layout) for piece in pieces)
         absent = tuple(self._absent)
@@ -355,7 +355,7 @@ class Collector:
             tree[name_coverage.SHARED_NAMES] = [[piece.spec.name, piece.type_and_shape] for piece in self._shared()]
             tree[name_coverage.SHARED_NAMES] += map(list, absent)
         return StateTensors(
-            tree, pieces, last[2], last[3], last[0], tuple(name for name, _ in absent), tuple(per_rank_keys)
+            tree, pieces, last[2], last[3], last[0], tuple(name for name, _ in absent), tuple(shard_keys)
         )
 
 

@@ -1,4 +1,4 @@
-"""Shared memory where other nodes hold copies of it: what a rank has lost is copied back, and is memory from then on."""
+"""Memory of which other nodes hold copies: what a rank has lost is copied back, and is memory from then on."""
 
 from __future__ import annotations
 

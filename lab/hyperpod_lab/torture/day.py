@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from hyperpod_kit.checkpoint.agent.partner import partner_memory
-from hyperpod_kit.checkpoint.agent.shm import capture_age, shm_slots
+from hyperpod_kit.checkpoint.agent.shm import capture_age, node_tiers, shm_slots
 from hyperpod_kit.untrusted import by_descriptor
 
 DAY = 25 * 3600.0
@@ -19,7 +19,7 @@ DAY = 25 * 3600.0
 def backdate_run(folder: str, seconds: float = DAY) -> None:
     """Set the times of a run's slots in memory back, as if the run had begun so much earlier; its captures keep
     their age."""
-    for directory in (folder, partner_memory.copies_directory(folder)):
+    for directory in (tier.slots_directory(folder) for tier in node_tiers.tiers_in_shared_memory()):
         for name in partner_memory.copy_slot_names(directory):
             for suffix in ("ctl", "img"):
                 path = os.path.join(directory, name.file(suffix))
@@ -31,7 +31,7 @@ def backdate_run(folder: str, seconds: float = DAY) -> None:
 def backdate_captures(folder: str, seconds: float = DAY) -> None:
     """Set the moment at which every capture was sealed back, and the run's too; a capture without a moment keeps
     none."""
-    for directory in (folder, partner_memory.copies_directory(folder)):
+    for directory in (tier.slots_directory(folder) for tier in node_tiers.tiers_in_shared_memory()):
         for slot in shm_slots.attach_each_mappable(directory, partner_memory.copy_slot_names(directory)):
             page, moment = slot.page, capture_age.now()
             if page is not None:

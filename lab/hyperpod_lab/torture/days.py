@@ -17,7 +17,7 @@ from typing import Any
 
 from hyperpod_kit.checkpoint.agent.flush import flush
 from hyperpod_kit.checkpoint.agent.partner import partner_memory
-from hyperpod_kit.checkpoint.agent.shm import capture_age, shm_slots
+from hyperpod_kit.checkpoint.agent.shm import capture_age, node_tiers, shm_slots
 from hyperpod_kit.checkpoint.agent.shm.control_page import COMPLETE_STATES, Key, Page
 from hyperpod_kit.checkpoint.repository import policy
 from hyperpod_kit.checkpoint.repository.records import catalog
@@ -330,7 +330,7 @@ def _slot_files(folder: Path) -> list[str]:
 
 def _redate_captures_by_foreign_clock(folder: str) -> None:
     """As if each capture had been sealed in a time to come, or by a clock that nobody here knows."""
-    for directory in (folder, partner_memory.copies_directory(folder)):
+    for directory in (tier.slots_directory(folder) for tier in node_tiers.tiers_in_shared_memory()):
         for number, slot in enumerate(
             shm_slots.attach_each_mappable(directory, partner_memory.copy_slot_names(directory))
         ):

@@ -20,6 +20,8 @@ from hyperpod_kit.checkpoint.agent_client import partner_link
 from hyperpod_kit.checkpoint.ranks.collectives import Ranks
 from hyperpod_kit.checkpoint.repository.read import verify
 from hyperpod_kit.checkpoint.tiers.base import HeldShard, RankSite, Tier
+from hyperpod_kit.checkpoint.tiers.local_disk import LocalDiskTier
+from hyperpod_kit.checkpoint.tiers.memory import MemoryTier
 from hyperpod_kit.checkpoint.tiers.partner import PartnerTier
 from hyperpod_kit.errors import CheckpointError, DigestMismatch
 from tests.unit.checkpoint.test_restore_tiers import Site
@@ -73,7 +75,7 @@ def flip(paths: list[Path]) -> None:
 
 
 class MemoryGround(Ground):
-    tier_class = tiers.MemoryTier
+    tier_class: type[Tier] = MemoryTier
 
     def rank_site(self, run_id: str, rank: int) -> RankSite:
         return RankSite(run_id, rank, slots_of_this_user(), str(self.site.local))
@@ -115,7 +117,7 @@ def link_to_agent_in(shm: Path, run_id: str, *, token: str = "token", port: int 
 
 
 class LocalDiskGround(Ground):
-    tier_class = tiers.LocalDiskTier
+    tier_class = LocalDiskTier
 
     def rank_site(self, run_id: str, rank: int) -> RankSite:
         return RankSite(run_id, rank, (), str(self.site.local))

@@ -70,7 +70,7 @@ class RecoveredSnapshots:
         self._ranks, self._start, self._agent, self._pool = ranks, start, agent, pool
         self._local, self._partners, self._threads = local, partners, threads
         for tier in self._nearer.tiers:
-            tier.stage_lost_snapshot()
+            tier.fetch_lost_snapshot()
         pool.map_existing_slots_and_prefault_newest()
         self._copies = ranks.gather(self._nearer.list_copies())
         self._is_settled = False

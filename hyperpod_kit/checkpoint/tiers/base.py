@@ -74,7 +74,7 @@ class Tier(abc.ABC):
     def of_site(cls, site: RankSite) -> Tier | None:
         """Return the tier as a rank has it; None where it has none."""
 
-    def stage_lost_snapshot(self) -> None:  # noqa: B027 - most tiers have nothing on other nodes
+    def fetch_lost_snapshot(self) -> None:  # noqa: B027 - most tiers have nothing on other nodes
         """Copy to this node what this rank has lost and this tier has elsewhere. All ranks call it together, once,
         before the first listing; what cannot be had is logged."""
 

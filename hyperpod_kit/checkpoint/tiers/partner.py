@@ -52,7 +52,7 @@ class PartnerTier(MemoryTier):
             return None
         return cls(site.slots, site.run_id, site.rank, site.partners)
 
-    def stage_lost_snapshot(self) -> None:
+    def fetch_lost_snapshot(self) -> None:
         """Copy the newest snapshot that this rank has lost from another node's memory into a slot of its own, where
         another node has it. A collective."""
         gathered = self._partners.ranks.gather((self._local_keys(), self._copies_on_this_node()))

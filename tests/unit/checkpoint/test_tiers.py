@@ -101,7 +101,7 @@ class PartnerGround(MemoryGround):
         for path in shm.glob("hpk-*.*"):
             path.rename(copies / path.name)
         self.link = link_to_agent_in(shm, site.run_id)
-        super().tier.stage_lost_snapshot()
+        super().tier.fetch_lost_snapshot()
 
     def rank_site(self, run_id: str, rank: int) -> RankSite:
         return RankSite(run_id, rank, slots_of_this_user(), str(self.site.local), self.link)
@@ -192,9 +192,9 @@ def test_what_is_gone_is_an_error_and_not_listed(ground: Ground) -> None:
     assert tier.list_copies() == []
 
 
-def test_what_is_not_lost_is_not_staged_again(ground: Ground) -> None:
+def test_what_is_not_lost_is_not_fetched_again(ground: Ground) -> None:
     before = ground.tier.list_copies()
-    ground.tier.stage_lost_snapshot()
+    ground.tier.fetch_lost_snapshot()
     assert ground.tier.list_copies() == before and len(before) > 0
 
 
@@ -221,6 +221,6 @@ def test_a_partner_that_gives_nothing_costs_a_copy_and_no_more(
     else:
         ground.link = link_to_agent_in(shm, ground.site.run_id, token="guessed", port=ground.link._endpoints[0][0][1])
     begin = time.monotonic()
-    ground.tier.stage_lost_snapshot()
+    ground.tier.fetch_lost_snapshot()
     assert "was not brought from rank 0's node" in caplog.text and time.monotonic() - begin < 30
     assert ground.tier.list_copies() == [] and shm_slots.own_slot_names(str(shm)) == []

@@ -111,12 +111,10 @@ def flush(
     with contextlib.closing(FlushProgress(on_progress)) as progress:
         request = _FlushRequest(job, max_age, clock, progress, started_at + timeout)
         user_directories = shm_paths.own_directories_and_shm_root(folder or "")
-        flushes = [
-            run_flush
-            for list_flushes in _LIST_FLUSHES
-            for user_directory in user_directories
-            for run_flush in list_flushes(user_directory, request)
-        ]
+        flushes: List[Union[_RunFlush, _UnannouncedCopiesFlush]] = []
+        for list_flushes in _LIST_FLUSHES:
+            for user_directory in user_directories:
+                flushes += list_flushes(user_directory, request)
         turns = [
             StorageTurn(run_flush.announce, run_flush.flush_and_report, run_flush.withdraw_announcement_if_any)
             for run_flush in flushes

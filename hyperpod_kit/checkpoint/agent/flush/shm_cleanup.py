@@ -21,7 +21,11 @@ from hyperpod_kit.system import process
 def remove_empty_segments_of_dead_runs(*folders: str, excluded_run: str) -> List[str]:
     """Remove the segments of dead runs other than `excluded_run` that hold nothing; the runs of which no slot is left.
     Raises OSError."""
-    return [run for folder in folders for remove_empty in _REMOVE_EMPTY for run in remove_empty(folder, excluded_run)]
+    removed: List[str] = []
+    for folder in folders:
+        for remove_empty in _REMOVE_EMPTY:
+            removed += remove_empty(folder, excluded_run)
+    return removed
 
 
 def _remove_empty_slots(folder: str, excluded_run: str) -> List[str]:

@@ -72,7 +72,7 @@ class PartnerCopies:
         self._pace.lift()
 
     def free_earlier_starts(self, keep: Optional[Key]) -> None:
-        """See HeldSnapshots."""
+        """See snapshot_registry.HeldSnapshots."""
         incarnation = self._setup.incarnation
         partner_memory.remove_copies(
             self._setup.folder,
@@ -81,5 +81,5 @@ class PartnerCopies:
         )
 
     def remove_all(self) -> None:
-        """See HeldSnapshots."""
+        """See snapshot_registry.HeldSnapshots."""
         partner_memory.remove_copies(self._setup.folder, self._setup.run_hash)

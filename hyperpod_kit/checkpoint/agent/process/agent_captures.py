@@ -135,7 +135,7 @@ class SlotFiles:
             failpoint("agent.adopted")
 
     def free_earlier_starts(self, keep: Optional[Key]) -> None:
-        """See HeldSnapshots."""
+        """See snapshot_registry.HeldSnapshots."""
         for slot in self.iter_mappable_slots():
             page = slot.page
             # The trainer does not wait for this: a capture of this start may be there already.
@@ -146,7 +146,7 @@ class SlotFiles:
                 failpoint("agent.settled")
 
     def remove_all(self) -> None:
-        """See HeldSnapshots."""
+        """See snapshot_registry.HeldSnapshots."""
         for name in self.names():
             shm_slots.remove(self.folder, name)
 

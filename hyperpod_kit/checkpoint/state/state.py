@@ -149,8 +149,7 @@ class State:
         """
         if self.full or (self.model is not None and fsdp1.is_used(self.model)):
             return
-        # They make their state in their first step.
-        waiting = [thing for thing in self.optimizers if not thing.state]
+        waiting = self._optimizers_without_state()
         if not waiting:
             then(self)
             return
@@ -163,6 +162,10 @@ class State:
                 calls.pop()(self)
 
         waiting[0].register_step_post_hook(first)
+
+    def _optimizers_without_state(self) -> list[torch.optim.Optimizer]:
+        """Return the optimizers that make their state in their first step."""
+        return [thing for thing in self.optimizers if not thing.state]
 
     # --- saving -------------------------------------------------------------------------------------------------
 

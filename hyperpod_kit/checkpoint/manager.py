@@ -35,7 +35,7 @@ from hyperpod_kit.checkpoint.ranks.collectives import Ranks
 from hyperpod_kit.checkpoint.repository import policy
 from hyperpod_kit.checkpoint.restore.recovered_snapshots import RecoveredSnapshots
 from hyperpod_kit.checkpoint.restore.results import CheckpointInfo, Fresh, Restored
-from hyperpod_kit.checkpoint.run import started_loaders
+from hyperpod_kit.checkpoint.run import start_report, started_loaders
 from hyperpod_kit.checkpoint.run.agent_event_handler import AgentEventHandler
 from hyperpod_kit.checkpoint.run.caller_guard import CallerGuard
 from hyperpod_kit.checkpoint.run.user_policy import UserPolicy
@@ -258,6 +258,9 @@ class Manager:
         A checkpoint that is newer and cannot be restored by these ranks (it was never committed and other ranks
         captured it, or one has lost its part) is named in `rejected` of the result.
 
+        Rank 0 reports the result in one line: to the logger `hyperpod_kit.checkpoint` at level INFO where the program
+        has set up logging for it, else to standard error.
+
         Args:
             state: The objects to fill in place.
             checkpoint_id: The name of a committed checkpoint, as `hyperpod-kit checkpoint ls` lists it: this one is
@@ -313,6 +316,8 @@ class Manager:
             self._save_ids.set_lineage_start_epoch(restored.line)
             if restored.tier == STORAGE:
                 self._saves.record_restored(restored.seq, restored.step)
+        if self._ranks.rank == 0:
+            start_report.report_start(self.root, restored)
         self._require_savable(state)
         # An optimizer that waits for its first step is no reason to keep a Manager that the program has lost.
         prepare = weakref.WeakMethod(self._make_slots_in_thread)

@@ -3,39 +3,50 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from importlib import import_module
 
 from hyperpod_kit import ending
+from hyperpod_kit.checkpoint.commands import cli
+from hyperpod_kit.command_line.specs import DeferredSpec
 from hyperpod_kit.errors import MissingExtra
 from hyperpod_kit.extras import require_sibling_distribution_installed, requirements_install_command
 
-WITH_TORCH = {
-    "bench": "hyperpod_lab.checkpoint_bench.cli",
-    "diff": "hyperpod_kit.checkpoint.diffing.command",
-    "export": "hyperpod_kit.checkpoint.convert.export_command",
-    "import": "hyperpod_kit.checkpoint.convert.import_command",
-    "torture": "hyperpod_lab.torture.cli",
-}
-"""Command -> the module whose `main(argv) -> int` serves it. None of them ships to a node."""
+WITH_TORCH = (
+    DeferredSpec(
+        "bench",
+        "How long saves and restores take here, beside the limits of the machine.",
+        "hyperpod_lab.checkpoint_bench.cli",
+    ),
+    DeferredSpec("diff", "What two checkpoints have differently.", "hyperpod_kit.checkpoint.diffing.command"),
+    DeferredSpec("export", "A checkpoint for other tools.", "hyperpod_kit.checkpoint.convert.export_command"),
+    DeferredSpec(
+        "import",
+        "A checkpoint of another program as the first one of a root.",
+        "hyperpod_kit.checkpoint.convert.import_command",
+    ),
+    DeferredSpec("torture", "Damage, deaths and failing disks, and no wrong restore.", "hyperpod_lab.torture.cli"),
+)
+"""None of them ships to a node."""
+
+CHECKPOINT = replace(cli.CHECKPOINT, summary="Checkpoints of a run.", commands=(*cli.CHECKPOINT.commands, *WITH_TORCH))
 
 
 def main(argv: list[str]) -> int:
     """The exit code. Raises HyperpodKitError: `hyperpod-kit` says it, with the stack trace where that is asked for."""
-    command = ""
+    command = None
     if argv:
-        command = argv[0]
-    if command not in WITH_TORCH:
-        from hyperpod_kit.checkpoint.commands import cli
-
-        return cli.run_command_raising_errors(argv, other_commands_for_help=sorted(WITH_TORCH))
-    require_sibling_distribution_installed(WITH_TORCH[command], f"hyperpod-kit checkpoint {command}")
+        command = CHECKPOINT.find_command(argv[0])
+    if not isinstance(command, DeferredSpec):
+        return cli.run_command_raising_errors(argv, CHECKPOINT)
+    require_sibling_distribution_installed(command.module, f"hyperpod-kit checkpoint {command.name}")
     try:
-        module = import_module(WITH_TORCH[command])
+        module = import_module(command.module)
     except ModuleNotFoundError as err:
         if err.name is None or err.name.split(".")[0] == "hyperpod_kit":
             raise
         raise MissingExtra(
-            f"hyperpod-kit checkpoint {command} needs {err.name}, which is not installed",
+            f"hyperpod-kit checkpoint {command.name} needs {err.name}, which is not installed",
             hint=requirements_install_command("torch"),
         ) from None
     return int(module.main(argv[1:]))

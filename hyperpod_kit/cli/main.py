@@ -79,14 +79,28 @@ SECTIONS = {
         ),
     },
     "Jobs and checkpoints": {
-        "job": CommandEntry(f"{_C}.passthrough:job", "Run a training job that comes back by itself."),
-        "checkpoint": CommandEntry(
-            f"{_C}.passthrough:checkpoint", "List, verify, prune, export and measure checkpoints."
+        "job": CommandEntry(
+            "hyperpod_kit.job.program.command_table:JOB",
+            "Run a training job that comes back by itself.",
+            "hyperpod_kit.job.cli:main",
         ),
-        "fan-out": CommandEntry(f"{_C}.passthrough:fan_out", "Copy a model to the disks of a job's nodes."),
+        "checkpoint": CommandEntry(
+            "hyperpod_kit.checkpoint.cli:CHECKPOINT",
+            "List, verify, prune, export and measure checkpoints.",
+            "hyperpod_kit.checkpoint.cli:main",
+        ),
+        "fan-out": CommandEntry(
+            "hyperpod_kit.job.fan_out.command:FAN_OUT",
+            "Copy a model to the disks of a job's nodes.",
+            "hyperpod_kit.job.fan_out.command:main",
+        ),
     },
     "Training data": {
-        "data": CommandEntry(f"{_C}.passthrough:data", "Index data, and prove that every sample was trained on once."),
+        "data": CommandEntry(
+            "hyperpod_kit.data.cli:DATA",
+            "Index data, and prove that every sample was trained on once.",
+            "hyperpod_kit.data.cli:perform",
+        ),
     },
     "Storage": {
         "storage": CommandEntry(

@@ -12,10 +12,10 @@ import sys
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from hyperpod_kit import ending
+from hyperpod_kit.command_line.program import parse_group
 from hyperpod_kit.environment import HPK_CHECKPOINT_ROOT, HPK_FRESH
 from hyperpod_kit.errors import JobError, UsageError
-from hyperpod_kit.job.program import parser
-from hyperpod_kit.job.run import command as run_command
+from hyperpod_kit.job.program.command_table import JOB
 from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.slurm import control
 from hyperpod_kit.untrusted import by_descriptor, terminal
@@ -35,25 +35,15 @@ def _perform(argv: Optional[Sequence[str]]) -> int:
     kit_arguments, command = _split(list(argv))
     if kit_arguments and kit_arguments[0] in UNLISTED:
         return UNLISTED[kit_arguments[0]](kit_arguments[1:], command)
-    if kit_arguments[:1] == ["submit"] and kit_arguments[1:2] not in (["-h"], ["--help"]):
-        return _submit(kit_arguments[1:], command)
-    args = parser.build_parser().parse_args(_join_srun_args(kit_arguments))
-    if args.verb == "run":
-        return run_command.main(args, command)
-    if args.verb == "rewind":
-        return _rewind(args)
-    if args.verb == "prove":
-        return _prove(args)
-    if args.verb == "goodput":
-        return _goodput(args)
-    if args.verb in ("status", "lint", "doctor", "sweep"):
-        from hyperpod_kit.job.program import cli_look
-
-        return cli_look.main(args)
-    return _print_task_prolog_of_shared_decision()
+    if kit_arguments[:1] == ["run"]:
+        kit_arguments = _join_srun_args(kit_arguments)
+    parsed, args = parse_group(JOB, kit_arguments, "hyperpod-kit job")
+    args.command = command
+    return parsed.call(args)
 
 
-def _prove(args: argparse.Namespace) -> int:
+def prove_command(args: argparse.Namespace) -> int:
+    """Read a checkpoint of another framework and return the exit code. Raises HyperpodKitError."""
     from hyperpod_kit.job.resume import proving_command
 
     if args.watch or args.part:  # `job run` started it, and waits no longer than it wants to
@@ -61,7 +51,8 @@ def _prove(args: argparse.Namespace) -> int:
     return ending.run_in_bounded_child_as_uid(lambda: proving_command.main(args, os.environ), args.root)
 
 
-def _goodput(args: argparse.Namespace) -> int:
+def goodput_command(args: argparse.Namespace) -> int:
+    """Print what the time of jobs went into and return the exit code. Raises HyperpodKitError."""
     from hyperpod_kit.checkpoint.repository.store.open import is_path
     from hyperpod_kit.job.goodput import command as goodput
     from hyperpod_kit.untrusted import owner
@@ -102,7 +93,8 @@ def _user() -> str:
         return str(os.getuid())  # this machine has no name for this user
 
 
-def _rewind(args: argparse.Namespace) -> int:
+def rewind_command(args: argparse.Namespace) -> int:
+    """Have the next start of a root go on from an older checkpoint. Raises HyperpodKitError."""
     from hyperpod_kit.job.records import state_place
     from hyperpod_kit.job.run.rewinding import rewind
 
@@ -149,7 +141,8 @@ name -> function(arguments before `--`, arguments after it)
 """
 
 
-def _print_task_prolog_of_shared_decision() -> int:
+def print_task_prolog_of_shared_decision(args: argparse.Namespace) -> int:
+    """Print the lines for slurm/task_prolog.sh and return the exit code. Raises HyperpodKitError."""
     from hyperpod_kit.job.records import state_place
     from hyperpod_kit.job.resume import shared_decision
     from hyperpod_kit.job.step.options import RunOptions, prepare
@@ -175,12 +168,13 @@ def _print_task_prolog_of_shared_decision() -> int:
     return 0
 
 
-def _submit(sbatch_arguments: List[str], rest: List[str]) -> int:
+def submit_command(args: argparse.Namespace) -> int:
+    """Call sbatch with `args.words`, and `args.command` after `--`. Raises HyperpodKitError."""
     from hyperpod_kit.job import submit
 
-    argv = list(sbatch_arguments)
-    if rest:
-        argv += ["--", *rest]
+    argv = list(args.words)
+    if args.command:
+        argv += ["--", *args.command]
     runner = LocalRunner()
     for text in submit.warnings(submit.parse(argv), os.getcwd()):
         terminal.print_stderr(text)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import Callable, List, Optional, Sequence
+from typing import List, Optional
 
 from hyperpod_kit import ending
-from hyperpod_kit.checkpoint.commands import inspection, keep, repair
 from hyperpod_kit.checkpoint.commands.inspection import open_existing_root_as_owner
+from hyperpod_kit.checkpoint.commands.keep import RETENTION_OPTIONS
 from hyperpod_kit.checkpoint.commands.table import format_byte_count
 from hyperpod_kit.checkpoint.repository import tensor_export
 from hyperpod_kit.checkpoint.repository.read import verify
 from hyperpod_kit.checkpoint.repository.store.open import is_path
+from hyperpod_kit.command_line.program import parse_group
+from hyperpod_kit.command_line.specs import ArgumentSpec, CommandSpec, GroupSpec, OptionSpec, import_object
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.untrusted import terminal
@@ -37,7 +39,8 @@ def _flush_one_ended_job_as_root(args: argparse.Namespace, shm_folder: str, call
     )
 
 
-def _flush_dead_trainers_memory(args: argparse.Namespace) -> int:
+def flush_dead_trainers_memory(args: argparse.Namespace) -> int:
+    """Save what dead trainers left in shared memory and free it. Raises HyperpodKitError."""
     from hyperpod_kit.checkpoint.agent.flush import flush, flush_users
     from hyperpod_kit.checkpoint.agent.shm import shm_paths
 
@@ -85,163 +88,166 @@ def _describe_flush_requester(args: argparse.Namespace) -> str:
     return "hyperpod-kit checkpoint flush"
 
 
-def build_parser(other_commands_for_help: Sequence[str] = ()) -> argparse.ArgumentParser:
-    epilog = None
-    if other_commands_for_help:
-        epilog = f"with torch: {', '.join(other_commands_for_help)}"
-    parser = argparse.ArgumentParser(
-        prog="hyperpod-kit checkpoint", description="Checkpoints of a run, without torch.", epilog=epilog
-    )
-    commands = parser.add_subparsers(dest="command", required=True)
+_COMMANDS = "hyperpod_kit.checkpoint.commands"
 
-    def command(
-        name: str, run: Callable[[argparse.Namespace], int], summary: str, *examples: str
-    ) -> argparse.ArgumentParser:
-        lines = (f"hyperpod-kit checkpoint {name} {line}" for line in examples)
-        sub = commands.add_parser(
-            name,
-            help=summary,
-            description=summary,
-            epilog="\n  ".join(["Examples:", *lines]),
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        if name != "flush":
-            sub.add_argument("root", help="a directory, or s3://BUCKET/PREFIX")
-        if name not in ("pin", "unpin"):
-            sub.add_argument("--json", action="store_true", help="data on standard output")
-        sub.set_defaults(run=run)
-        return sub
+_ROOT = ArgumentSpec("root", "ROOT", "A directory, or s3://BUCKET/PREFIX.")
+_JSON = OptionSpec("--json", "Data on standard output.")
 
-    sub = command(
-        "ls",
-        inspection.ls,
-        "list a root's checkpoints, newest first; reads no data",
-        "/fsx/alice/run1",
-        "s3://my-bucket/run1 --limit 5 --json",
-    )
-    sub.add_argument("--limit", type=int, default=50, metavar="N", help="only the newest N (default 50, 0 all)")
-    sub = command(
-        "show",
-        inspection.show,
-        "one checkpoint's manifest and files; reads no data",
-        "/fsx/alice/run1",
-        "/fsx/alice/run1 --tensors  # of the newest",
-    )
-    sub.add_argument("attempt", nargs="?", help="default: the newest that was committed")
-    sub.add_argument("--tensors", action="store_true", help="and where each tensor lies")
-    sub = command(
-        "get",
-        write_tensor_to_output_file,
-        "write one tensor to a .safetensors or .npy file; every byte of it is verified",
-        "/fsx/alice/run1 model.head.weight --output head.npy",
-    )
-    sub.add_argument("tensor", help="as `show --tensors` names it")
-    sub.add_argument("--attempt", help="as `ls` names it (default: the newest that can be proved)")
-    sub.add_argument("--output", required=True, metavar="FILE", help="a new file in .safetensors or .npy")
-    sub = command(
-        "verify",
-        inspection.verify_checkpoints,
-        "verify every byte: 0 all valid, 1 some are not, none is, or RUN.json is not whole",
-        "/fsx/alice/run1",
-        "/fsx/alice/run1 --json",
-    )
-    sub.add_argument("attempts", nargs="*", help="default: all that were committed")
-    sub = command(
-        "repair",
-        repair.repair,
-        "write again a lost RUN.json, and lost manifests of checkpoints every byte of which proves itself: 0 done, "
-        "1 the newest that was committed cannot be rebuilt",
-        "/fsx/alice/run1 --dry-run",
-        "/fsx/alice/run1 --run-id 4f2a  # where checkpoints are of several runs",
-    )
-    sub.add_argument("--dry-run", action="store_true", help="only say what would be written")
-    sub.add_argument("--run-id", metavar="ID", help="whose root it is: a run's id as a refusal names it")
-    sub = command(
-        "prune",
-        keep.prune,
-        "delete what the policy does not keep: 0 done, 1 something was left",
-        "/fsx/alice/run1 --latest 3 --every-steps 1000 --dry-run",
-        "/fsx/alice/run1 --latest 3 --best loss:2",
-    )
-    keep.add_retention_policy_options(sub)
-    sub.add_argument("--dry-run", action="store_true", help="only say what would be deleted")
-    sub.add_argument("--verify", action="store_true", help="read every byte of the newest before an older one goes")
-    sub = command(
-        "pin",
-        keep.pin,
-        "keep a checkpoint under every policy",
-        "/fsx/alice/run1 ATTEMPT --reason 'before the new data'  # ATTEMPT as `ls` names it",
-    )
-    sub.add_argument("attempt", help="as `ls` names it")
-    sub.add_argument("--reason", default="", help="why, for whoever finds it")
-    sub = command("unpin", keep.unpin, "leave a checkpoint to the policy again", "/fsx/alice/run1 ATTEMPT")
-    sub.add_argument("attempt", help="as `ls` names it")
-    sub = command(
-        "flush",
-        _flush_dead_trainers_memory,
-        "persist what dead trainers left in shared memory, then free it: 0 all freed, 1 something was left",
-        "--job 4711",
-        "--all --timeout 120",
-    )
-    which = sub.add_mutually_exclusive_group(required=True)
-    which.add_argument("--job", help="only this Slurm job")
-    which.add_argument("--all", action="store_true", help="of every job that is dead")
-    which.add_argument(
-        "--hand-over", metavar="JOB.RESTART.UID[.GID]", help="as root: let a unit see to one job's (the Epilog)"
-    )
-    which.add_argument(
-        "--ended",
-        metavar="JOB.RESTART.UID[.GID]",
-        help="as root: one job's, for an hour while bytes move or storage is away (hyperpod-kit-flush@)",
-    )
-    sub.add_argument("--announce", default="", metavar="FILE", help="of --ended: made when storage says what will come")
-    sub.add_argument("--uid", type=int, help="as root: only this user's (the Epilog)")
-    sub.add_argument("--gid", type=int, help="as root: in this group, not the user's own")
-    sub.add_argument("--timeout", type=float, default=45.0, help="seconds per user")
-    sub.add_argument(
-        "--max-age",
-        type=float,
-        default=24.0,
-        help="hours from its sealing after which a capture that cannot be saved is given up: exit code 86",
-    )
-    return parser
-
-
-def main(argv: List[str], other_commands_for_help: Sequence[str] = ()) -> int:
-    """Run the command line and return its exit code, with errors on standard error.
-    `other_commands_for_help`: as of `run_command_raising_errors`."""
-    return ending.run(lambda: run_command_raising_errors(argv, other_commands_for_help))
+CHECKPOINT = GroupSpec(
+    "checkpoint",
+    "Checkpoints of a run, without torch.",
+    (
+        CommandSpec(
+            "ls",
+            "List a root's checkpoints, newest first; reads no data.",
+            f"{_COMMANDS}.inspection:ls",
+            arguments=(_ROOT,),
+            options=(_JSON, OptionSpec("--limit", "Only the newest N (default 50, 0 all)", "N", int, default=50)),
+            examples=("/fsx/alice/run1", "s3://my-bucket/run1 --limit 5 --json"),
+        ),
+        CommandSpec(
+            "show",
+            "One checkpoint's manifest and files; reads no data.",
+            f"{_COMMANDS}.inspection:show",
+            arguments=(_ROOT, ArgumentSpec("attempt", "ATTEMPT", "Default: the newest that was committed.", "?")),
+            options=(_JSON, OptionSpec("--tensors", "And where each tensor lies.")),
+            examples=("/fsx/alice/run1", "/fsx/alice/run1 --tensors  # of the newest"),
+        ),
+        CommandSpec(
+            "get",
+            "Write one tensor to a .safetensors or .npy file; every byte of it is verified.",
+            f"{_COMMANDS}.cli:write_tensor_to_output_file",
+            arguments=(_ROOT, ArgumentSpec("tensor", "TENSOR", "As `show --tensors` names it.")),
+            options=(
+                _JSON,
+                OptionSpec("--attempt", "As `ls` names it (default: the newest that can be proved)", "ATTEMPT"),
+                OptionSpec("--output", "A new file in .safetensors or .npy.", "FILE", is_required=True),
+            ),
+            examples=("/fsx/alice/run1 model.head.weight --output head.npy",),
+        ),
+        CommandSpec(
+            "verify",
+            "Verify every byte: 0 all valid, 1 some are not, none is, or RUN.json is not whole.",
+            f"{_COMMANDS}.inspection:verify_checkpoints",
+            arguments=(_ROOT, ArgumentSpec("attempts", "ATTEMPTS", "Default: all that were committed.", "*")),
+            options=(_JSON,),
+            examples=("/fsx/alice/run1", "/fsx/alice/run1 --json"),
+        ),
+        CommandSpec(
+            "repair",
+            "Write again a lost RUN.json, and lost manifests of checkpoints every byte of which proves itself: 0 done, "
+            "1 the newest that was committed cannot be rebuilt.",
+            f"{_COMMANDS}.repair:repair",
+            arguments=(_ROOT,),
+            options=(
+                _JSON,
+                OptionSpec("--dry-run", "Only say what would be written."),
+                OptionSpec("--run-id", "Whose root it is: a run's id as a refusal names it.", "ID"),
+            ),
+            examples=(
+                "/fsx/alice/run1 --dry-run",
+                "/fsx/alice/run1 --run-id 4f2a  # where checkpoints are of several runs",
+            ),
+        ),
+        CommandSpec(
+            "prune",
+            "Delete what the policy does not keep: 0 done, 1 something was left.",
+            f"{_COMMANDS}.keep:prune",
+            arguments=(_ROOT,),
+            options=(
+                _JSON,
+                *RETENTION_OPTIONS,
+                OptionSpec("--dry-run", "Only say what would be deleted."),
+                OptionSpec("--verify", "Read every byte of the newest before an older one goes."),
+            ),
+            examples=(
+                "/fsx/alice/run1 --latest 3 --every-steps 1000 --dry-run",
+                "/fsx/alice/run1 --latest 3 --best loss:2",
+            ),
+        ),
+        CommandSpec(
+            "pin",
+            "Keep a checkpoint under every policy.",
+            f"{_COMMANDS}.keep:pin",
+            arguments=(_ROOT, ArgumentSpec("attempt", "ATTEMPT", "As `ls` names it.")),
+            options=(OptionSpec("--reason", "Why, for whoever finds it.", "REASON", default=""),),
+            examples=("/fsx/alice/run1 ATTEMPT --reason 'before the new data'  # ATTEMPT as `ls` names it",),
+        ),
+        CommandSpec(
+            "unpin",
+            "Leave a checkpoint to the policy again.",
+            f"{_COMMANDS}.keep:unpin",
+            arguments=(_ROOT, ArgumentSpec("attempt", "ATTEMPT", "As `ls` names it.")),
+            examples=("/fsx/alice/run1 ATTEMPT",),
+        ),
+        CommandSpec(
+            "flush",
+            "Persist what dead trainers left in shared memory, then free it: 0 all freed, 1 something was left.",
+            f"{_COMMANDS}.cli:flush_dead_trainers_memory",
+            options=(
+                _JSON,
+                OptionSpec("--job", "Only this Slurm job.", "JOB"),
+                OptionSpec("--all", "Of every job that is dead."),
+                OptionSpec("--hand-over", "As root: let a unit see to one job's (the Epilog)", "JOB.RESTART.UID[.GID]"),
+                OptionSpec(
+                    "--ended",
+                    "As root: one job's, for an hour while bytes move or storage is away (hyperpod-kit-flush@)",
+                    "JOB.RESTART.UID[.GID]",
+                ),
+                OptionSpec("--announce", "Of --ended: made when storage says what will come.", "FILE", default=""),
+                OptionSpec("--uid", "As root: only this user's (the Epilog)", "UID", int),
+                OptionSpec("--gid", "As root: in this group, not the user's own.", "GID", int),
+                OptionSpec("--timeout", "Seconds per user.", "TIMEOUT", float, default=45.0),
+                OptionSpec(
+                    "--max-age",
+                    "Hours from its sealing after which a capture that cannot be saved is given up: exit code 86.",
+                    "MAX_AGE",
+                    float,
+                    default=24.0,
+                ),
+            ),
+            exactly_one_of=("--job", "--all", "--hand-over", "--ended"),
+            examples=("--job 4711", "--all --timeout 120"),
+        ),
+    ),
+)
 
 
-def run_command_raising_errors(argv: List[str], other_commands_for_help: Sequence[str] = ()) -> int:
-    """Run the command line and return its exit code, with errors raised.
-    `other_commands_for_help`: commands that the caller serves, for the help. Raise HyperpodKitError."""
+def main(argv: List[str]) -> int:
+    """Run the command line and return its exit code, with errors on standard error."""
+    return ending.run(lambda: run_command_raising_errors(argv, CHECKPOINT))
+
+
+def run_command_raising_errors(argv: List[str], group: GroupSpec) -> int:
+    """Run the command line and return its exit code, with errors raised. Raise HyperpodKitError."""
     try:
-        args = build_parser(other_commands_for_help).parse_args(argv)
+        command, args = parse_group(group, argv, "hyperpod-kit checkpoint")
     except SystemExit as end:
         return int(end.code or 0)
 
+    function = import_object(command.run)  # before a child with the rights of another user, who may not read our files
+
     def work() -> int:
         try:
-            return int(args.run(args))
+            return int(function(args))
         except BrokenPipeError:
             return ending.discard_stdout_and_return_code(0)  # it has seen enough (`ls | head`)
 
     root = getattr(args, "root", None)
     if root is not None and is_path(root):
         return ending.run_converting_os_to_kit_errors(
-            lambda: ending.run_in_bounded_child_as_uid(work, root, _effective_user(args, root)),
+            lambda: ending.run_in_bounded_child_as_uid(work, root, _effective_user(command, root)),
             lambda err: _file_error_ending(err, args),
         )
     return ending.run_converting_os_to_kit_errors(work, lambda err: _file_error_ending(err, args))
 
 
-def _effective_user(args: argparse.Namespace, root: str) -> Optional[int]:
+def _effective_user(command: CommandSpec, root: str) -> Optional[int]:
     """Return the user as whom root runs the command: the root's owner, but for `get`, whose output belongs to
     whoever called it."""
     from hyperpod_kit.untrusted import owner  # not every command needs it
 
-    if args.run is write_tensor_to_output_file:
+    if command.name == "get":
         return None
     return owner.uid_to_act_as_if_root(root)
 

@@ -12,18 +12,17 @@ from hyperpod_kit.checkpoint.repository.policy import Best, EverySeconds, EveryS
 from hyperpod_kit.checkpoint.repository.read import verify
 from hyperpod_kit.checkpoint.repository.records import identity, pins
 from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.command_line.specs import OptionSpec
 from hyperpod_kit.errors import CheckpointError, UsageError
 from hyperpod_kit.untrusted import terminal
 
-
-def add_retention_policy_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that `retention_policy_of_options` reads."""
-    parser.add_argument("--latest", type=int, metavar="N", help="keep the newest N")
-    parser.add_argument("--every-steps", type=int, metavar="N", help="keep the first at or after each N steps")
-    parser.add_argument("--every-seconds", type=float, metavar="S", help="keep the first in each S seconds")
-    parser.add_argument(
-        "--best", action="append", default=[], metavar="METRIC[:N[:min|max]]", help="keep the N best (default 1, min)"
-    )
+RETENTION_OPTIONS = (
+    OptionSpec("--latest", "Keep the newest N.", "N", int),
+    OptionSpec("--every-steps", "Keep the first at or after each N steps.", "N", int),
+    OptionSpec("--every-seconds", "Keep the first in each S seconds.", "S", float),
+    OptionSpec("--best", "Keep the N best (default 1, min)", "METRIC[:N[:min|max]]", is_repeated=True),
+)
+"""The options that `retention_policy_of_options` reads."""
 
 
 def retention_policy_of_options(args: argparse.Namespace) -> Policy:

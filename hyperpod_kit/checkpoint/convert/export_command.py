@@ -10,38 +10,39 @@ from hyperpod_kit.checkpoint.commands import on_paths
 from hyperpod_kit.checkpoint.commands.inspection import open_existing_root_as_owner
 from hyperpod_kit.checkpoint.convert.export_checkpoint import FORMATS, export
 from hyperpod_kit.checkpoint.convert.files.byte_progress import TerminalProgress
+from hyperpod_kit.command_line.program import parse_command
+from hyperpod_kit.command_line.specs import ArgumentSpec, CommandSpec, OptionSpec
 from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.untrusted import terminal
 
-_EXAMPLES = """Examples:
-  hyperpod-kit checkpoint export /fsx/alice/run1 --to safetensors --output model.safetensors
-  hyperpod-kit checkpoint export /fsx/alice/run1 --to huggingface --output /fsx/alice/model
-  hyperpod-kit checkpoint export s3://my-bucket/run1 --to dcp --output /fsx/alice/run1-dcp"""
-
-
-def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="hyperpod-kit checkpoint export",
-        description="A checkpoint for other tools.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("root", help="checkpoint root")
-    parser.add_argument("--attempt", help="which checkpoint (default: the newest valid one)")
-    parser.add_argument("--to", required=True, choices=FORMATS, help="format to write")
-    parser.add_argument(
-        "--output",
-        required=True,
-        help="file to make (dcp, deepspeed, huggingface, megatron: a directory); not one that exists",
-    )
-    parser.add_argument("--dry-run", action="store_true", help="read no tensor, and only say what would be written")
-    parser.add_argument("--json", action="store_true", help="for programs")
-    return parser
+COMMAND = CommandSpec(
+    "export",
+    "A checkpoint for other tools.",
+    "hyperpod_kit.checkpoint.convert.export_command:main",
+    arguments=(ArgumentSpec("root", "ROOT", "Checkpoint root."),),
+    options=(
+        OptionSpec("--attempt", "Which checkpoint (default: the newest valid one)", "ATTEMPT"),
+        OptionSpec("--to", "Format to write.", choices=FORMATS, is_required=True),
+        OptionSpec(
+            "--output",
+            "File to make (dcp, deepspeed, huggingface, megatron: a directory); not one that exists.",
+            "OUTPUT",
+            is_required=True,
+        ),
+        OptionSpec("--dry-run", "Read no tensor, and only say what would be written."),
+        OptionSpec("--json", "For programs."),
+    ),
+    examples=(
+        "/fsx/alice/run1 --to safetensors --output model.safetensors",
+        "/fsx/alice/run1 --to huggingface --output /fsx/alice/model",
+        "s3://my-bucket/run1 --to dcp --output /fsx/alice/run1-dcp",
+    ),
+)
 
 
 def main(argv: list[str]) -> int:
     """Exit codes: 0 written, 1 not, 2 usage, 3 what is named is not there. Raises HyperpodKitError."""
-    args = build_parser().parse_args(argv)
+    args = parse_command(COMMAND, argv, "hyperpod-kit checkpoint export")
     return ending.run_converting_os_to_kit_errors(
         lambda: on_paths.run_with_deadline_on_paths(lambda: _export_and_print_report(args), (args.root, args.output)),
         lambda err: ending.Ending(str(err), None, ExitCode.PROBLEM),

@@ -9,42 +9,43 @@ from hyperpod_kit import ending
 from hyperpod_kit.checkpoint.commands import on_paths
 from hyperpod_kit.checkpoint.convert.files.byte_progress import TerminalProgress
 from hyperpod_kit.checkpoint.convert.import_checkpoint import SOURCES, import_checkpoint
+from hyperpod_kit.command_line.program import parse_command
+from hyperpod_kit.command_line.specs import ArgumentSpec, CommandSpec, OptionSpec
 from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.untrusted import source_owner, terminal
 
-_EXAMPLES = """Examples:
-  hyperpod-kit checkpoint import /fsx/alice/deepspeed --from deepspeed --output /fsx/alice/run1
-  hyperpod-kit checkpoint import /fsx/alice/deepspeed --from deepspeed --tag global_step80 --output s3://bucket/run1
-  hyperpod-kit checkpoint import /fsx/alice/old/step-500 --from dcp --output /fsx/alice/run1
-  hyperpod-kit checkpoint import /fsx/models/llama --from huggingface --output /fsx/alice/run1"""
-
-
-def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="hyperpod-kit checkpoint import",
-        description="A checkpoint of another program as the first one of a root.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "source",
-        help="what the other program wrote, a directory (safetensors, torch: a file); of deepspeed the one that has "
-        "`latest`",
-    )
-    parser.add_argument("--from", required=True, dest="kind", choices=SOURCES, help="who wrote it")
-    parser.add_argument("--tag", help="deepspeed: which checkpoint in it (default: the one that `latest` names)")
-    parser.add_argument(
-        "--step", type=int, metavar="N", help="the step that it is of (default: what it says, or its name ends in)"
-    )
-    parser.add_argument("--output", required=True, metavar="ROOT", help="checkpoint root without a checkpoint")
-    parser.add_argument("--dry-run", action="store_true", help="look at the files, and only say what would be written")
-    parser.add_argument("--json", action="store_true", help="for programs")
-    return parser
+COMMAND = CommandSpec(
+    "import",
+    "A checkpoint of another program as the first one of a root.",
+    "hyperpod_kit.checkpoint.convert.import_command:main",
+    arguments=(
+        ArgumentSpec(
+            "source",
+            "SOURCE",
+            "What the other program wrote, a directory (safetensors, torch: a file); of deepspeed the one that has "
+            "`latest`.",
+        ),
+    ),
+    options=(
+        OptionSpec("--from", "Who wrote it.", choices=SOURCES, dest="kind", is_required=True),
+        OptionSpec("--tag", "Of deepspeed: which checkpoint in it (default: the one that `latest` names)", "TAG"),
+        OptionSpec("--step", "The step that it is of (default: what it says, or its name ends in)", "N", int),
+        OptionSpec("--output", "Checkpoint root without a checkpoint.", "ROOT", is_required=True),
+        OptionSpec("--dry-run", "Look at the files, and only say what would be written."),
+        OptionSpec("--json", "For programs."),
+    ),
+    examples=(
+        "/fsx/alice/deepspeed --from deepspeed --output /fsx/alice/run1",
+        "/fsx/alice/deepspeed --from deepspeed --tag global_step80 --output s3://bucket/run1",
+        "/fsx/alice/old/step-500 --from dcp --output /fsx/alice/run1",
+        "/fsx/models/llama --from huggingface --output /fsx/alice/run1",
+    ),
+)
 
 
 def main(argv: list[str]) -> int:
     """Exit codes: 0 committed (or there already), 1 not, 2 usage, 3 nothing is there. Raises HyperpodKitError."""
-    args = build_parser().parse_args(argv)
+    args = parse_command(COMMAND, argv, "hyperpod-kit checkpoint import")
     return ending.run_converting_os_to_kit_errors(
         lambda: on_paths.run_with_deadline_on_paths(lambda: _import_and_print_report(args), (args.source, args.output)),
         lambda err: ending.Ending(str(err), None, ExitCode.PROBLEM),

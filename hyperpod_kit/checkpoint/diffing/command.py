@@ -15,36 +15,37 @@ from hyperpod_kit.checkpoint.dcp import checkpoint_location
 from hyperpod_kit.checkpoint.diffing.compare import CheckpointAt, CheckpointDiff, TensorForm, diff, value_text
 from hyperpod_kit.checkpoint.diffing.items import ItemDifference
 from hyperpod_kit.checkpoint.repository.records import pins
+from hyperpod_kit.command_line.program import parse_command
+from hyperpod_kit.command_line.specs import ArgumentSpec, CommandSpec, OptionSpec
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.untrusted import terminal
 
-_EXAMPLES = """Examples:
-  hyperpod-kit checkpoint diff /fsx/alice/run1 /fsx/alice/run2  # the newest of each
-  hyperpod-kit checkpoint diff /fsx/alice/run1/ATTEMPT ATTEMPT  # two of one run, as `ls` names them
-  hyperpod-kit checkpoint diff /fsx/alice/run1 s3://my-bucket/run1 --json"""
+_CHECKPOINT_HELP = "A root (its newest), ROOT/ATTEMPT, or the ATTEMPT of the other one's root."
 
-
-def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="hyperpod-kit checkpoint diff",
-        description="What is different in checkpoint B: tensors that were added and removed, that have another shape "
-        "or type, and that changed, with the largest difference; other values. Every byte of both is verified. "
-        "Exit codes: 0 they are the same, 1 they differ or one is damaged, 2 usage, 3 could not check.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    help_text = "a root (its newest), ROOT/ATTEMPT, or the ATTEMPT of the other one's root"
-    parser.add_argument("before", metavar="A", help=help_text)
-    parser.add_argument("after", metavar="B", help=help_text)
-    parser.add_argument("--limit", type=int, default=50, metavar="N", help="lines a kind (default 50, 0 all)")
-    parser.add_argument("--json", action="store_true", help="for programs: all of it")
-    return parser
+COMMAND = CommandSpec(
+    "diff",
+    "What two checkpoints have differently.",
+    "hyperpod_kit.checkpoint.diffing.command:main",
+    description="What is different in checkpoint B: tensors that were added and removed, that have another shape or "
+    "type, and that changed, with the largest difference; other values. Every byte of both is verified. Exit codes: "
+    "0 they are the same, 1 they differ or one is damaged, 2 usage, 3 could not check.",
+    arguments=(ArgumentSpec("before", "A", _CHECKPOINT_HELP), ArgumentSpec("after", "B", _CHECKPOINT_HELP)),
+    options=(
+        OptionSpec("--limit", "Lines a kind (default 50, 0 all)", "N", int, default=50),
+        OptionSpec("--json", "For programs: all of it."),
+    ),
+    examples=(
+        "/fsx/alice/run1 /fsx/alice/run2  # the newest of each",
+        "/fsx/alice/run1/ATTEMPT ATTEMPT  # two of one run, as `ls` names them",
+        "/fsx/alice/run1 s3://my-bucket/run1 --json",
+    ),
+)
 
 
 def main(argv: list[str]) -> int:
     """Exit codes: 0 the same, 1 not, 2 usage, 3 could not check. Raises HyperpodKitError."""
-    args = build_parser().parse_args(argv)
+    args = parse_command(COMMAND, argv, "hyperpod-kit checkpoint diff")
     if args.limit < 0:
         raise UsageError(f"--limit {args.limit}: expected 0 (all) or how many lines of a kind")
     return ending.run_converting_os_to_kit_errors(

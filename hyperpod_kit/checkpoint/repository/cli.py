@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from hyperpod_kit.checkpoint.commands.cli import build_parser, main
+from hyperpod_kit.checkpoint.commands.cli import main
 
-__all__ = ["build_parser", "main"]
+__all__ = ["main"]

@@ -8,7 +8,6 @@ or this is no job.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -20,6 +19,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
+from hyperpod_kit.command_line.program import parse_command
+from hyperpod_kit.command_line.specs import ArgumentSpec, CommandSpec, OptionSpec
 from hyperpod_kit.errors import JobError, NotInAJob, Unreachable, UsageError
 from hyperpod_kit.job.fan_out import listing
 from hyperpod_kit.job.step import bare_step
@@ -34,9 +35,33 @@ _EVERY = 10.0
 """Seconds between two lines about the progress."""
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
+FAN_OUT = CommandSpec(
+    "fan-out",
+    "Copy files from shared storage to the own disk of every node of this job. Each byte is read from storage once, "
+    "by one node, and handed on between the nodes; every chunk is compared. Started again, it goes on with what is "
+    "there.",
+    "hyperpod_kit.job.fan_out.command:main",
+    arguments=(
+        ArgumentSpec("source", "SRC", "A directory, or one file; links to files are followed."),
+        ArgumentSpec(
+            "target",
+            "DST",
+            "A directory on each node's own disk; variables in single quotes ('$SLURMD_NODENAME') are each node's.",
+        ),
+    ),
+    options=(
+        OptionSpec("--dry-run", "Only say what would be copied where."),
+        OptionSpec("--json", "Data on standard output."),
+        OptionSpec("--srun", "", "SRUN", default="srun", is_hidden=True),
+        OptionSpec("--part", "", is_hidden=True),
+    ),
+    examples=("/fsx/models/llama-70b /opt/dlami/nvme/llama-70b",),
+)
+
+
+def main(argv: Sequence[str]) -> int:
     """Run the command and return its exit code. Raises HyperpodKitError."""
-    args = build_parser().parse_args(argv)
+    args = parse_command(FAN_OUT, argv, "hyperpod-kit fan-out")
     source = os.path.abspath(args.source)
     if args.part:
         from hyperpod_kit.job.fan_out import task
@@ -69,29 +94,6 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     except OSError as err:
         raise Unreachable(f"cannot start {args.srun}: {err.strerror}") from err
     return lead_copy_tasks_and_print_result(process, files, nodes, as_json=args.json, started_at=started_at)
-
-
-def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of `hyperpod-kit fan-out` and `hyperpod-kit job fan-out`."""
-    parser = argparse.ArgumentParser(
-        prog="hyperpod-kit fan-out",
-        description="Copy files from shared storage to the own disk of every node of this job. Each byte is read from "
-        "storage once, by one node, and handed on between the nodes; every chunk is compared. Started again, it goes "
-        "on with what is there.",
-        epilog="Example:\n  hyperpod-kit fan-out /fsx/models/llama-70b /opt/dlami/nvme/llama-70b",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("source", metavar="SRC", help="a directory, or one file; links to files are followed")
-    parser.add_argument(
-        "target",
-        metavar="DST",
-        help="a directory on each node's own disk; variables in single quotes ('$SLURMD_NODENAME') are each node's",
-    )
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be copied where")
-    parser.add_argument("--json", action="store_true", help="data on standard output")
-    parser.add_argument("--srun", default="srun", help=argparse.SUPPRESS)
-    parser.add_argument("--part", action="store_true", help=argparse.SUPPRESS)
-    return parser
 
 
 def lead_copy_tasks_and_print_result(

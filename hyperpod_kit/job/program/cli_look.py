@@ -31,12 +31,6 @@ _MOST_SOURCE = 1 << 20
 _DESCRIPTORS = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
 
 
-def main(args: argparse.Namespace) -> int:
-    """Run the command that was parsed and return its exit code. Raises HyperpodKitError."""
-    commands = {"status": status_command, "lint": lint_command, "doctor": doctor_command, "sweep": sweep_command}
-    return commands[args.verb](args)
-
-
 def status_command(args: argparse.Namespace) -> int:
     """Print what the records of a checkpoint root tell of its jobs; `--html` and `--tensorboard` also write files.
 

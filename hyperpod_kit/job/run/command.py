@@ -8,8 +8,9 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-from typing import TYPE_CHECKING, List, Optional, Sequence
+from typing import TYPE_CHECKING, Optional, Sequence
 
+from hyperpod_kit.command_line.specs import CommandSpec, OptionSpec
 from hyperpod_kit.environment import HPK_ATTEMPT, HPK_RESUME_FROM
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.job.decide.budget import RetryPolicy
@@ -22,130 +23,113 @@ if TYPE_CHECKING:
 _POLICY = RetryPolicy()
 
 
-def add_arguments(run: argparse.ArgumentParser) -> None:
-    """Add the options of `job run`, in the order of its help."""
-    _add_root_arguments(run)
-    _add_budget_arguments(run)
-    _add_step_arguments(run)
-    _add_resume_arguments(run)
-    _add_srun_arguments(run)
-    _add_hidden_arguments(run)
+def _hidden(flag: str, seconds: float) -> OptionSpec:
+    return OptionSpec(flag, "", "SECONDS", float, default=seconds, is_hidden=True)
 
 
-def _add_root_arguments(run: argparse.ArgumentParser) -> None:
-    run.add_argument(
-        "--checkpoint-root",
-        required=True,
-        metavar="ROOT",
-        help="a directory on a file system that all nodes share, also of Mountpoint for S3; or s3://BUCKET/PREFIX",
-    )
-    run.add_argument(
-        "--state",
-        default="",
-        metavar="DIR",
-        help="with a root in S3: a directory that all nodes share, for our records of it (default: below HOME or where "
-        "the job was submitted, whichever is on a shared file system)",
-    )
+RUN = CommandSpec(
+    "run",
+    "Inside of a batch script: choose a checkpoint, start the ranks, retry.",
+    "hyperpod_kit.job.run.command:main",
+    usage="--checkpoint-root ROOT [OPTIONS] -- COMMAND...",
+    options=(
+        OptionSpec(
+            "--checkpoint-root",
+            "A directory on a file system that all nodes share, also of Mountpoint for S3; or s3://BUCKET/PREFIX.",
+            "ROOT",
+            is_required=True,
+        ),
+        OptionSpec(
+            "--state",
+            "With a root in S3: a directory that all nodes share, for our records of it (default: below HOME or "
+            "where the job was submitted, whichever is on a shared file system)",
+            "DIR",
+            default="",
+        ),
+        OptionSpec(
+            "--max-restarts",
+            f"Failures allowed without a newer valid checkpoint (default {_POLICY.max_restarts})",
+            "N",
+            int,
+        ),
+        OptionSpec(
+            "--max-requeues",
+            "Runs of the batch script in total (default {default})",
+            "N",
+            int,
+            default=_POLICY.max_requeues,
+        ),
+        OptionSpec(
+            "--nodes", "Nodes that a step uses; the rest of the allocation is spare (default: all)", "N", int, default=0
+        ),
+        OptionSpec(
+            "--stall",
+            "End the ranks when none of them completes a step: auto[:FACTOR[:SECONDS]], after FACTOR (10) times the "
+            "slowest of the last 100 steps and SECONDS (300) at least; or SECONDS, which also ends a program that "
+            "reports no steps, after so long without output or a save; or never (default auto; never where a person "
+            "is at a terminal)",
+            "LIMIT",
+        ),
+        OptionSpec(
+            "--grace",
+            "Seconds that the step has to save after SIGUSR1 (default {default})",
+            "SECONDS",
+            float,
+            default=90.0,
+        ),
+        OptionSpec(
+            "--from",
+            "Go back to this checkpoint, once; what is newer is left for good (default: the newest that is whole)",
+            "ATTEMPT",
+            default="",
+            dest="rewind_to",
+        ),
+        OptionSpec(
+            "--fresh",
+            "Start at step 0, once, where checkpoints were committed and none can be restored (default: hold the job)",
+        ),
+        OptionSpec(
+            "--prove",
+            "What is looked at before the ranks start: the files of a checkpoint, or every byte (default {default})",
+            default="structure",
+            choices=("structure", "bytes"),
+        ),
+        OptionSpec(
+            "--flush-wait",
+            "Wait so long for nodes that still bring captures of the run before to storage (default {default})",
+            "SECONDS",
+            float,
+            default=1800.0,
+        ),
+        OptionSpec("--srun-args", "More arguments for srun.", "ARGS", is_repeated=True),
+        OptionSpec(
+            "--container-python",
+            "The image's Python, for --container-image in --srun-args (default: the first in sight)",
+            "PATH",
+            default="",
+        ),
+        _hidden("--probe-interval", 5.0),
+        _hidden("--silent-after", 6.0),
+        _hidden("--refused-after", 30.0),
+        _hidden("--backoff", _POLICY.backoff),
+        _hidden("--storage-wait", 600.0),
+        _hidden("--controller-wait", 2400.0),
+    ),
+    examples=(
+        "--checkpoint-root /fsx/$USER/run1 -- python train.py",
+        "--checkpoint-root /fsx/$USER/run1 --nodes 8 -- python train.py  # of 9: one is spare",
+        "--checkpoint-root /fsx/$USER/run1 --stall auto:10:1800 -- python train.py  # at least 30 min",
+    ),
+)
 
 
-def _add_budget_arguments(run: argparse.ArgumentParser) -> None:
-    run.add_argument(
-        "--max-restarts",
-        type=int,
-        metavar="N",
-        help=f"failures allowed without a newer valid checkpoint (default {_POLICY.max_restarts})",
-    )
-    run.add_argument(
-        "--max-requeues",
-        type=int,
-        default=_POLICY.max_requeues,
-        metavar="N",
-        help="runs of the batch script in total (default %(default)s)",
-    )
-
-
-def _add_step_arguments(run: argparse.ArgumentParser) -> None:
-    run.add_argument(
-        "--nodes",
-        type=int,
-        default=0,
-        metavar="N",
-        help="nodes that a step uses; the rest of the allocation is spare (default: all)",
-    )
-    run.add_argument(
-        "--stall",
-        metavar="LIMIT",
-        help="end the ranks when none of them completes a step: auto[:FACTOR[:SECONDS]], after FACTOR (10) times the "
-        "slowest of the last 100 steps and SECONDS (300) at least; or SECONDS, which also ends a program that reports "
-        "no steps, after so long without output or a save; or never (default auto; never where a person is at a "
-        "terminal)",
-    )
-    run.add_argument(
-        "--grace",
-        type=float,
-        default=90.0,
-        metavar="SECONDS",
-        help="seconds that the step has to save after SIGUSR1 (default %(default)g)",
-    )
-
-
-def _add_resume_arguments(run: argparse.ArgumentParser) -> None:
-    run.add_argument(
-        "--from",
-        dest="rewind_to",
-        default="",
-        metavar="ATTEMPT",
-        help="go back to this checkpoint, once; what is newer is left for good (default: the newest that is whole)",
-    )
-    run.add_argument(
-        "--fresh",
-        action="store_true",
-        help="start at step 0, once, where checkpoints were committed and none can be restored (default: hold the job)",
-    )
-    run.add_argument(
-        "--prove",
-        choices=("structure", "bytes"),
-        default="structure",
-        help="what is looked at before the ranks start: the files of a checkpoint, or every byte (default %(default)s)",
-    )
-    run.add_argument(
-        "--flush-wait",
-        type=float,
-        default=1800.0,
-        metavar="SECONDS",
-        help="wait so long for nodes that still bring captures of the run before to storage (default %(default)g)",
-    )
-
-
-def _add_srun_arguments(run: argparse.ArgumentParser) -> None:
-    run.add_argument("--srun-args", action="append", default=[], metavar="ARGS", help="more arguments for srun")
-    run.add_argument(
-        "--container-python",
-        default="",
-        metavar="PATH",
-        help="the image's Python, for --container-image in --srun-args (default: the first in sight)",
-    )
-
-
-def _add_hidden_arguments(run: argparse.ArgumentParser) -> None:
-    for name, value in (
-        ("probe-interval", 5.0),
-        ("silent-after", 6.0),
-        ("refused-after", 30.0),
-        ("backoff", _POLICY.backoff),
-        ("storage-wait", 600.0),
-        ("controller-wait", 2400.0),
-    ):
-        run.add_argument(f"--{name}", type=float, default=value, help=argparse.SUPPRESS)
-
-
-def main(args: argparse.Namespace, command: List[str]) -> int:
-    """Run the job; return the exit code of the batch script. Raises HyperpodKitError."""
+def main(args: argparse.Namespace) -> int:
+    """Run the job of `args.command` and return the exit code of the batch script. Raises HyperpodKitError."""
     from hyperpod_kit.job.base.report import JobReport
     from hyperpod_kit.job.run.series import JobSeries
     from hyperpod_kit.job.run.supervisor import JobSupervisor
 
-    if not command:
+    if not args.command:
         raise UsageError("no command given", hint="hyperpod-kit job run --checkpoint-root DIR -- python train.py")
     resume_from = os.environ.get(HPK_RESUME_FROM)
     # With an attempt, both were inherited from the job that submitted this one.
@@ -154,7 +138,7 @@ def main(args: argparse.Namespace, command: List[str]) -> int:
             f"{HPK_RESUME_FROM}={resume_from} is set, and `job run` tells the ranks where they begin",
             hint=f"unset {HPK_RESUME_FROM}; to go back to a checkpoint: hyperpod-kit job run --from ATTEMPT",
         )
-    options = run_options_of(args, command)
+    options = run_options_of(args, args.command)
     with JobSeries(options.state, os.environ) as series:
         return JobSupervisor(options, os.environ, runner=LocalRunner(), report=JobReport(event_listener=series)).run()
 

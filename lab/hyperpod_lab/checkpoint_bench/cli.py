@@ -16,6 +16,8 @@ from typing import Any
 import torch
 
 from hyperpod_kit.checkpoint.agent.shm import shm_paths
+from hyperpod_kit.command_line.program import parse_command
+from hyperpod_kit.command_line.specs import CommandSpec, OptionSpec
 from hyperpod_kit.errors import first_line
 from hyperpod_kit.storage.bench.replay.launch import BenchError
 from hyperpod_kit.storage.bench.replay.workload import MODES, SIZES
@@ -45,7 +47,7 @@ _NO_RATE = ("overlap_lost_s", "inflation_blocking_s", "inflation_overlap_s")
 def main(argv: list[str]) -> int:
     """Exit codes: 0 measured, 1 a phase failed, 2 usage. A missed bar is a figure, not a failure."""
     try:
-        args = build_parser().parse_args(argv)
+        args = parse_command(COMMAND, argv, "hyperpod-kit checkpoint bench")
     except SystemExit as end:
         return int(end.code or 0)
     begin = time.monotonic()
@@ -153,54 +155,39 @@ def _choices_parser(allowed: list[str]) -> Any:
     return parse
 
 
-_EXAMPLES = """Examples:
-  hyperpod-kit checkpoint bench
-  hyperpod-kit checkpoint bench --sizes 0.5g --modes single --dir /fsx/alice --json"""
-
-
-def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="hyperpod-kit checkpoint bench",
-        description=checkpoint_bench.__doc__,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--sizes",
-        type=_choices_parser(list(SIZES)),
-        default=["0.5g", "2g"],
-        metavar="0.5g,2g",
-        help="of the state, bytes",
-    )
-    parser.add_argument(
-        "--modes",
-        type=_choices_parser(list(MODES)),
-        default=list(MODES),
-        metavar="single,fsdp2",
-        help="one process, or two ranks",
-    )
-    parser.add_argument(
-        "--phases",
-        type=_choices_parser(list(run.PHASES)),
-        default=list(run.PHASES),
-        metavar=",".join(run.PHASES),
-        help="save is always measured",
-    )
-    parser.add_argument(
-        "--repeat", type=int, default=5, help="samples of each figure, where the time permits (default 5)"
-    )
-    parser.add_argument(
-        "--patience",
-        type=float,
-        default=40.0,
-        metavar="SECONDS",
-        help="wait so long in all for a quiet machine before samples (default 40)",
-    )
-    parser.add_argument(
-        "--dir",
-        type=Path,
-        default=Path(os.environ.get("TMPDIR", "/tmp")),
-        help="a directory on the disk to measure; 4 checkpoints must fit",
-    )
-    parser.add_argument("--json", action="store_true", help="everything, with raw samples")
-    return parser
+COMMAND = CommandSpec(
+    "bench",
+    "How long saves and restores take here, beside the limits of the machine.",
+    "hyperpod_lab.checkpoint_bench.cli:main",
+    description=(checkpoint_bench.__doc__ or "").strip(),
+    options=(
+        OptionSpec("--sizes", "Of the state, bytes.", "0.5g,2g", _choices_parser(list(SIZES)), default=["0.5g", "2g"]),
+        OptionSpec(
+            "--modes", "One process, or two ranks.", "single,fsdp2", _choices_parser(list(MODES)), default=list(MODES)
+        ),
+        OptionSpec(
+            "--phases",
+            "Save is always measured.",
+            ",".join(run.PHASES),
+            _choices_parser(list(run.PHASES)),
+            default=list(run.PHASES),
+        ),
+        OptionSpec("--repeat", "Samples of each figure, where the time permits (default 5)", "REPEAT", int, default=5),
+        OptionSpec(
+            "--patience",
+            "Wait so long in all for a quiet machine before samples (default 40)",
+            "SECONDS",
+            float,
+            default=40.0,
+        ),
+        OptionSpec(
+            "--dir",
+            "A directory on the disk to measure; 4 checkpoints must fit.",
+            "DIR",
+            Path,
+            default=Path(os.environ.get("TMPDIR", "/tmp")),
+        ),
+        OptionSpec("--json", "Everything, with raw samples."),
+    ),
+    examples=("", "--sizes 0.5g --modes single --dir /fsx/alice --json"),
+)

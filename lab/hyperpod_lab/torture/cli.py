@@ -8,6 +8,9 @@ import signal
 import time
 from collections.abc import Callable
 
+from hyperpod_kit.command_line.program import parse_command
+from hyperpod_kit.command_line.specs import CommandSpec, OptionSpec
+from hyperpod_kit.errors import UsageError
 from hyperpod_lab.torture import branch, days, flips, kills, lies, memory_flips, owners, partners, reshard
 from hyperpod_lab.torture.damage import damage
 from hyperpod_lab.torture.failing import faults
@@ -31,69 +34,65 @@ SHARES = {
 """How the budget is divided; what a part does not need goes to the ones after it."""
 
 
-_EXAMPLES = """Examples:
-  hyperpod-kit checkpoint torture --budget 120
-  hyperpod-kit checkpoint torture --only kills --seed 8  # one part, repeatable"""
-
-
-def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="hyperpod-kit checkpoint torture",
-        description="Damage checkpoints, kill trainers and agents, let the disk fail, and check each restore bit by "
-        "bit. Exit code: 0 nothing was ever wrong, 1 something was, 2 usage.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--budget", type=float, default=120.0, metavar="SECONDS", help="time in all (default 120)")
-    parser.add_argument("--seed", type=int, default=None, help="repeat a run; default: of the day")
-    parser.add_argument("--only", default=",".join(PARTS), metavar="PARTS", help=f"of {','.join(PARTS)}")
-    parser.add_argument("--flips", type=int, default=10_000, help="at most so many (default 10,000)")
-    parser.add_argument(
-        "--damage",
-        type=int,
-        default=10_000,
-        metavar="N",
-        help="at most so many kinds of damage, drawn by lot (default 10,000: all)",
-    )
-    parser.add_argument(
-        "--mounted",
-        metavar="DIR",
-        help="do the damage below this directory (a mount), as far as objects can be changed there",
-    )
-    parser.add_argument("--kills", type=int, default=1_000, help="at most so many (default 1,000)")
-    parser.add_argument(
-        "--lies", type=int, default=300, metavar="N", help="the disk drops at most so many writes (default 300)"
-    )
-    parser.add_argument(
-        "--ranks",
-        type=_parse_rank_counts,
-        default=(1, 1, 1, 1, 2),
-        metavar="N,N",
-        help="how many ranks a run that is killed over and over has: one of these, by lot (default 1,1,1,1,2)",
-    )
-    parser.add_argument(
-        "--meetings",
-        type=int,
-        default=6,
-        help="roll-backs, jobs that meet, lost nodes, runs older than a day (default 6 of each)",
-    )
-    parser.add_argument(
-        "--every",
-        type=int,
-        default=1,
-        metavar="N",
-        help="let each N-th operation fail only, in some of the ways (default 1: all, in every way)",
-    )
-    parser.add_argument("--dir", default=None, help="scratch directory (default: the temporary one)")
-    parser.add_argument("--json", action="store_true", help="the report as JSON on standard output")
-    return parser
+def _parse_parts(text: str) -> str:
+    invalid = sorted(set(text.split(",")) - set(PARTS))
+    if invalid:
+        raise UsageError(f"--only {','.join(invalid)}: the parts are {','.join(PARTS)}")
+    return text
 
 
 def _parse_rank_counts(text: str) -> tuple[int, ...]:
     counts = tuple(int(word) for word in text.split(",") if word.isdecimal() and 1 <= int(word) <= 64)
     if len(counts) != text.count(",") + 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected numbers from 1 to 64, such as 1,1,2,8")
+        raise UsageError(f"--ranks {text!r}: expected numbers from 1 to 64, such as 1,1,2,8")
     return counts
+
+
+COMMAND = CommandSpec(
+    "torture",
+    "Damage, deaths and failing disks, and no wrong restore.",
+    "hyperpod_lab.torture.cli:main",
+    description="Damage checkpoints, kill trainers and agents, let the disk fail, and check each restore bit by bit. "
+    "Exit code: 0 nothing was ever wrong, 1 something was, 2 usage.",
+    options=(
+        OptionSpec("--budget", "Time in all (default 120)", "SECONDS", float, default=120.0),
+        OptionSpec("--seed", "Repeat a run; default: of the day.", "SEED", int),
+        OptionSpec("--only", f"Of {','.join(PARTS)}.", "PARTS", _parse_parts, default=",".join(PARTS)),
+        OptionSpec("--flips", "At most so many (default 10,000)", "FLIPS", int, default=10_000),
+        OptionSpec(
+            "--damage", "At most so many kinds of damage, drawn by lot (default 10,000: all)", "N", int, default=10_000
+        ),
+        OptionSpec(
+            "--mounted", "Do the damage below this directory (a mount), as far as objects can be changed there.", "DIR"
+        ),
+        OptionSpec("--kills", "At most so many (default 1,000)", "KILLS", int, default=1_000),
+        OptionSpec("--lies", "The disk drops at most so many writes (default 300)", "N", int, default=300),
+        OptionSpec(
+            "--ranks",
+            "How many ranks a run that is killed over and over has: one of these, by lot (default 1,1,1,1,2)",
+            "N,N",
+            _parse_rank_counts,
+            default=(1, 1, 1, 1, 2),
+        ),
+        OptionSpec(
+            "--meetings",
+            "Roll-backs, jobs that meet, lost nodes, runs older than a day (default 6 of each)",
+            "MEETINGS",
+            int,
+            default=6,
+        ),
+        OptionSpec(
+            "--every",
+            "Let each N-th operation fail only, in some of the ways (default 1: all, in every way)",
+            "N",
+            int,
+            default=1,
+        ),
+        OptionSpec("--dir", "Scratch directory (default: the temporary one)", "DIR"),
+        OptionSpec("--json", "The report as JSON on standard output."),
+    ),
+    examples=("--budget 120", "--only kills --seed 8  # one part, repeatable"),
+)
 
 
 def _run_part(name: str, here: Ground, args: argparse.Namespace, budget: Budget) -> PartOutcome:
@@ -157,12 +156,8 @@ def _print_part(part: PartOutcome) -> None:
 
 def main(argv: list[str]) -> int:
     """Exit codes: 0 nothing was ever wrong, 1 something was, 2 usage."""
-    parser = build_parser()
     try:
-        args = parser.parse_args(argv)
-        invalid = set(args.only.split(",")) - set(PARTS)
-        if invalid:
-            parser.error(f"--only {','.join(sorted(invalid))}: the parts are {','.join(PARTS)}")
+        args = parse_command(COMMAND, argv, "hyperpod-kit checkpoint torture")
     except SystemExit as end:
         return int(end.code or 0)
     budget = Budget(args.budget)

@@ -3,12 +3,13 @@ torch. Prints one JSON object; leaves nothing behind, also when it is stopped.""
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
 
 from hyperpod_kit.checkpoint.agent.shm import shm_paths
+from hyperpod_kit.command_line.program import parse_command
+from hyperpod_kit.command_line.specs import CommandSpec, OptionSpec
 from hyperpod_kit.errors import first_line
 from hyperpod_kit.storage.bench.replay import launch, rank
 from hyperpod_kit.storage.bench.replay.replaying import WRITERS
@@ -16,9 +17,24 @@ from hyperpod_kit.storage.bench.replay.replaying import WRITERS
 _PRELOAD = ("hyperpod_kit.storage.bench.replay.replaying",)
 
 
+COMMAND = CommandSpec(
+    "hyperpod_kit.storage.bench.replay",
+    __doc__,
+    "hyperpod_kit.storage.bench.replay.__main__:main",
+    examples=(),
+    options=(
+        OptionSpec("--dir", "An empty directory on the storage to measure.", "DIR", Path, is_required=True),
+        OptionSpec("--writer", "Who writes.", choices=WRITERS, is_required=True),
+        OptionSpec("--ranks", "How many processes write.", "N", int, is_required=True),
+        OptionSpec("--bytes", "Of one checkpoint, about.", "N", int, is_required=True),
+        OptionSpec("--repeat", "Saves after the first.", "N", int, default=2),
+    ),
+)
+
+
 def main(argv: list[str]) -> int:
     """Run a replay. Exit codes: 0 measured, 1 failed: the JSON says why; 2 usage."""
-    args = build_parser().parse_args(argv)
+    args = parse_command(COMMAND, argv, f"python -m {COMMAND.name}")
     mode = "single" if args.ranks == 1 else f"fsdp2x{args.ranks}"
     with launch.RankLauncher(args.dir, shm_paths.shared_memory_root(), _PRELOAD) as launcher:
         try:
@@ -31,16 +47,6 @@ def main(argv: list[str]) -> int:
             return 1
     print(json.dumps({name: result[name] for name in ("writer", "ranks", "size", "seconds", "stall")}))
     return 0
-
-
-def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--dir", type=Path, required=True, help="an empty directory on the storage to measure")
-    parser.add_argument("--writer", choices=WRITERS, required=True)
-    parser.add_argument("--ranks", type=int, required=True)
-    parser.add_argument("--bytes", type=int, required=True, help="of one checkpoint, about")
-    parser.add_argument("--repeat", type=int, default=2, help="saves after the first")
-    return parser
 
 
 if __name__ == "__main__":

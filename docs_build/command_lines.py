@@ -5,17 +5,19 @@ Nothing is run. A value that stands for something (`$USER`, NODE) is text like a
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import shlex
-from typing import Optional, Sequence
+from typing import Optional, Sequence, Union
 
 import click
 
-from docs_build.commands import PROGRAM, Command, Native, all_commands
+from docs_build.commands import PROGRAM, Command, all_commands
 from hyperpod_kit.cli.main import cli
-from hyperpod_kit.cli.terminal.lazy import Passthrough
+from hyperpod_kit.cli.terminal.program_commands import ProgramCommand, ProgramGroup
+from hyperpod_kit.command_line.program import parse_command, parse_group
+from hyperpod_kit.command_line.specs import CommandSpec, GroupSpec
+from hyperpod_kit.job.cli import _join_srun_args
 
 GLOBAL = ("--help", "-h", "--version", "--debug")
 OPEN = (("job", "submit"), ("job", "exec"))
@@ -39,8 +41,8 @@ class Checker:
     def problem_of(self, words: list[str]) -> Optional[str]:
         """The same for words after the program's name."""
         command = self._longest(words)
-        if command is not None and isinstance(command.native, argparse.ArgumentParser):
-            return self._argparse(words)
+        if command is not None and isinstance(command.native, (ProgramCommand, ProgramGroup)):
+            return _parse(command.native.spec, command.words, words)
         return _click(words)
 
     def path_problem(self, text: str) -> Optional[str]:
@@ -70,35 +72,25 @@ class Checker:
                 return found
         return None
 
-    def _argparse(self, words: list[str]) -> Optional[str]:
-        if tuple(words[:2]) in OPEN:
-            return None
-        if words[0] == "job":
-            from hyperpod_kit.job.cli import _join_srun_args
 
-            words = _join_srun_args(words[: words.index("--")] if "--" in words else words)
-        # `checkpoint bench` has a parser of its own, `checkpoint ls` is part of that of `checkpoint`.
-        own = (
-            len(words) > 1
-            and tuple(words[:2]) in self._by_words
-            and words[1] not in _part_of(self._by_words[(words[0],)].native)
-        )
-        start = 2 if own else 1
-        parser = self._by_words[tuple(words[:start])].native
-        assert isinstance(parser, argparse.ArgumentParser)
-        said = io.StringIO()
-        try:
-            with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
-                parser.parse_args(words[start:])
-        except SystemExit as end:
-            return said.getvalue().strip().splitlines()[-1] if end.code else None
+def _parse(spec: Union[CommandSpec, GroupSpec], path: tuple[str, ...], words: list[str]) -> Optional[str]:
+    """What the program of a table says of the words."""
+    if tuple(words[:2]) in OPEN:
         return None
-
-
-def _part_of(parser: Native) -> set[str]:
-    """The commands that a parser of argparse parses itself."""
-    actions = parser._actions if isinstance(parser, argparse.ArgumentParser) else []
-    return {name for action in actions if isinstance(action, argparse._SubParsersAction) for name in action.choices}
+    if words[0] == "job":
+        words = _join_srun_args(words[: words.index("--")] if "--" in words else words)
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
+            if isinstance(spec, GroupSpec):
+                parse_group(spec, words[len(path) :], " ".join([PROGRAM, *path]))
+            else:
+                parse_command(spec, words[len(path) :], " ".join([PROGRAM, *path]))
+    except SystemExit as end:
+        if end.code and len(words) == len(path) and isinstance(spec, GroupSpec):
+            return f"`{' '.join(words)}` is a group: name one of its commands"
+        return said.getvalue().strip().splitlines()[-1] if end.code else None
+    return None
 
 
 def _click(words: list[str]) -> Optional[str]:
@@ -110,8 +102,6 @@ def _click(words: list[str]) -> Optional[str]:
                 rest = [*context._protected_args, *context.args]
                 name, child, rest = command.resolve_command(context, rest)
                 assert child is not None
-                if isinstance(child, Passthrough):
-                    return f"`{name}` alone says nothing"
                 command, context = child, child.make_context(name, rest, parent=context)
     except click.exceptions.Exit:
         return None  # --help, --version

@@ -1,32 +1,30 @@
-"""Every command of hyperpod-kit as data, read from click and argparse themselves: nothing here names a command.
+"""Every command of hyperpod-kit as data, read from click itself: nothing here names a command.
 
-Three programs are one command line: `hyperpod-kit` (click), its `job` and `checkpoint` (argparse, the same that run on
-a node), and `hyperpod-kit node`, which only nodes have.
+`hyperpod-kit` has most of them; `hyperpod-kit node`, which only nodes have, is made a command of click by its table.
 """
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import re
-from dataclasses import dataclass, replace
-from typing import Iterator, Union
+from dataclasses import dataclass
+from typing import Iterator
 
 import click
 
 from hyperpod_kit.cli.main import SECTIONS, cli
-from hyperpod_kit.cli.terminal.lazy import Passthrough
+from hyperpod_kit.cli.terminal.program_commands import ProgramCommand, as_click_command
+from hyperpod_kit.node.commands.command_table import NODE
 
 PROGRAM = "hyperpod-kit"
 NODE_SECTION = "On a node"
-Native = Union[click.Command, argparse.ArgumentParser]
 
 
 @dataclass(frozen=True)
 class Command:
     """`words`: the command's path without the program's name; `text`: its help without the examples.
 
-    `options`: (as written, help) each, arguments too; `children`: names of subcommands; `native`: what parses it.
+    `options`: (as written, help) each, arguments too; `children`: names of subcommands; `native`: the command itself.
     """
 
     words: tuple[str, ...]
@@ -36,7 +34,7 @@ class Command:
     examples: tuple[str, ...]
     options: tuple[tuple[str, str], ...]
     children: tuple[str, ...]
-    native: Native
+    native: click.Command
 
     @property
     def name(self) -> str:
@@ -51,73 +49,43 @@ def all_commands() -> list[Command]:
         for name in entries:
             command = cli.get_command(context, name)
             assert command is not None
-            found += (
-                _passed_on(command, section)
-                if isinstance(command, Passthrough)
-                else _clicked(command, (name,), section, context)
-            )
-    from hyperpod_kit.node.cli import build_parser
-
-    return [*found, *_parsed(build_parser(), ("node",), NODE_SECTION)]
+            found += _walk(command, (name,), section, context)
+    node = as_click_command(NODE, f"{PROGRAM} node", "hyperpod_kit.node.cli:main")
+    return [*found, *_walk(node, ("node",), NODE_SECTION, context)]
 
 
-def _clicked(command: click.Command, words: tuple[str, ...], section: str, parent: click.Context) -> Iterator[Command]:
+def _walk(command: click.Command, words: tuple[str, ...], section: str, parent: click.Context) -> Iterator[Command]:
     context = click.Context(command, info_name=words[-1], parent=parent)
     text, examples = split_examples(inspect.cleandoc(command.help or "").replace("\b\n", ""))
-    records = [(param, param.get_help_record(context)) for param in command.params]
-    shown = tuple((_label(param, record[0]), record[1] or _default(param)) for param, record in records if record)
-    children = command.commands if isinstance(command, click.Group) else {}
+    children = {}
+    if isinstance(command, click.Group):
+        names = command.commands or command.list_commands(context)  # the first as they were added, not sorted
+        children = {name: command.get_command(context, name) for name in names}
     usage = " ".join([PROGRAM, *words, *command.collect_usage_pieces(context)])
-    yield Command(words, section, usage, text, examples, shown, tuple(children), command)
-    for name, child in children.items():
-        yield from _clicked(child, (*words, name), section, context)
-
-
-def _label(param: click.Parameter, written: str) -> str:
-    return written if isinstance(param, click.Option) else re.sub(r"[\[\]]", "", written)
-
-
-def _default(param: click.Parameter) -> str:
-    return f"[default: {param.default}]" if isinstance(param, click.Argument) and isinstance(param.default, str) else ""
-
-
-def _passed_on(command: Passthrough, section: str) -> Iterator[Command]:
-    parsers = list(command.load_parsers())
-    # What has a parser of its own is a subcommand like the others to whoever reads.
-    apart = tuple(prefix[1] for prefix, _ in parsers if len(prefix) > 1)
-    for prefix, parser in parsers:
-        for one in _parsed(parser, prefix, section):
-            yield replace(one, children=(*one.children, *apart)) if one.words == (command.name,) else one
-
-
-def _parsed(parser: argparse.ArgumentParser, words: tuple[str, ...], section: str) -> Iterator[Command]:
-    formatter = argparse.HelpFormatter(parser.prog)
-    options = []
-    children: dict[str, argparse.ArgumentParser] = {}
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            children = dict(action.choices)
-        elif action.help != argparse.SUPPRESS and not isinstance(action, argparse._HelpAction):
-            options.append(
-                (formatter._format_action_invocation(action), formatter._expand_help(action) if action.help else "")
-            )
-    _, examples = split_examples(parser.epilog or "")
-    summary = (parser.description or "").strip()
-    summary = summary[:1].upper() + summary[1:] + ("" if summary.endswith((".", ":")) or not summary else ".")
-    rest = "" if examples else (parser.epilog or "").strip()
-    usage = re.sub(r"\s+", " ", parser.format_usage().strip()[len("usage: ") :])
     yield Command(
-        words,
-        section,
-        usage,
-        "\n\n".join(part for part in (summary, rest) if part),
-        examples,
-        tuple(options),
-        tuple(children),
-        parser,
+        words, section, usage, text, examples, tuple(_option_rows(command, context)), tuple(children), command
     )
     for name, child in children.items():
-        yield from _parsed(child, (*words, name), section)
+        assert child is not None
+        yield from _walk(child, (*words, name), section, context)
+
+
+def _option_rows(command: click.Command, context: click.Context) -> Iterator[tuple[str, str]]:
+    if isinstance(command, ProgramCommand):
+        for argument in command.spec.arguments:
+            yield argument.metavar, argument.help
+    for param in command.params:
+        record = param.get_help_record(context)
+        if isinstance(param, click.Option) and record:
+            yield record
+        elif isinstance(param, click.Argument) and record and not isinstance(command, ProgramCommand):
+            yield re.sub(r"[\[\]]", "", record[0]), _default(param)
+
+
+def _default(param: click.Argument) -> str:
+    if isinstance(param.default, str):
+        return f"[default: {param.default}]"
+    return ""
 
 
 def split_examples(text: str) -> tuple[str, tuple[str, ...]]:

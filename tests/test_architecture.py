@@ -18,6 +18,7 @@ from tests.support.packages import PACKAGES, PRODUCT, TESTS, modules, package_of
 PACKAGE = PACKAGES[PRODUCT]
 
 MAY_IMPORT: Dict[str, Set[str]] = {
+    "__main__": {"cli"},
     "descriptors": set(),
     "environment": set(),
     "errors": {"exit_codes"},
@@ -29,6 +30,7 @@ MAY_IMPORT: Dict[str, Set[str]] = {
     "untrusted": {"descriptors", "errors"},
     "system": {"errors", "untrusted"},
     "audit": {"environment", "untrusted"},
+    "command_line": {"errors", "untrusted"},
     "ending": {"errors", "exit_codes", "untrusted"},
     "run": {"errors"},
     "signing": set(),
@@ -46,10 +48,19 @@ MAY_IMPORT: Dict[str, Set[str]] = {
         "untrusted",
         "version",
     },
-    "checkpoint.commands": {"checkpoint.agent", "checkpoint.repository", "ending", "errors", "exit_codes", "untrusted"},
+    "checkpoint.commands": {
+        "checkpoint.agent",
+        "checkpoint.repository",
+        "command_line",
+        "ending",
+        "errors",
+        "exit_codes",
+        "untrusted",
+    },
     "node": {
         "audit",
         "checkpoint.agent",
+        "command_line",
         "ending",
         "environment",
         "errors",
@@ -65,6 +76,7 @@ MAY_IMPORT: Dict[str, Set[str]] = {
         "audit",
         "checkpoint.agent",
         "checkpoint.repository",
+        "command_line",
         "descriptors",
         "ending",
         "environment",
@@ -79,6 +91,7 @@ MAY_IMPORT: Dict[str, Set[str]] = {
         "checkpoint.agent",
         "checkpoint.commands",
         "checkpoint.repository",
+        "command_line",
         "ending",
         "environment",
         "errors",
@@ -93,6 +106,7 @@ MAY_IMPORT: Dict[str, Set[str]] = {
     "checkpoint.adapters": {"checkpoint", "checkpoint.repository", "environment", "errors"},
     "data": {
         "checkpoint.repository",
+        "command_line",
         "ending",
         "environment",
         "errors",
@@ -109,13 +123,21 @@ MAY_IMPORT: Dict[str, Set[str]] = {
     "preflight": {"aws", "config", "errors", "model"},
     "infra": {"aws", "config", "errors", "model", "preflight"},
     "remote": {"aws", "cluster", "config", "environment", "errors", "model", "run", "slurm", "system", "untrusted"},
-    "storage.bench.replay": {"checkpoint", "checkpoint.agent", "environment", "errors", "system", "untrusted"},
+    "storage.bench.replay": {
+        "checkpoint",
+        "checkpoint.agent",
+        "command_line",
+        "environment",
+        "errors",
+        "system",
+        "untrusted",
+    },
     "storage": {"aws", "checkpoint.repository", "errors", "extras", "job", "run", "slurm", "system", "untrusted"},
     "cli": {
         "aws",
         "bundle",
-        "checkpoint",
         "cluster",
+        "command_line",
         "config",
         "ending",
         "environment",
@@ -153,6 +175,7 @@ MAY_IMPORT: Dict[str, Set[str]] = {
         "checkpoint.agent",
         "checkpoint.commands",
         "checkpoint.repository",
+        "command_line",
         "data",
         "ending",
         "environment",
@@ -170,6 +193,7 @@ Layers of hyperpod_kit go without its name. It imports none of the other distrib
 
 VENDORED = (
     "audit",
+    "command_line",
     "descriptors",
     "ending",
     "environment",
@@ -563,6 +587,7 @@ def test_the_operating_system_is_asked_in_one_place(words: str) -> None:
 
 
 OWN_SIGNALS = {
+    "__main__.py": "cli/main.py, which it calls",
     "cli/main.py": "it asks terminal/command_ending.py for its exit code, and calls restore_sigint_if_ignored itself",
     "checkpoint/agent/flush/abandoned.py": "a child in a session of its own",
     "checkpoint/agent/agent_main.py": "an agent, which sets its handlers",

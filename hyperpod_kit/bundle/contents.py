@@ -40,6 +40,7 @@ VENDORED_FILES = (
     "checkpoint/__init__.py",
 )
 VENDORED_PACKAGES = (
+    "command_line",
     "untrusted",
     "system",
     "signing",

@@ -86,7 +86,7 @@ def fail(spec: Union[CommandSpec, GroupSpec], path: str, message: str) -> NoRetu
 
 def make_parser(command: CommandSpec, path: str) -> argparse.ArgumentParser:
     """Return the parser of argparse for a command."""
-    parser = _Parser(command, path)
+    parser = _TableParser(command, path)
     exclusive: Any = None
     if command.exactly_one_of:
         exclusive = parser.add_mutually_exclusive_group(required=True)
@@ -131,7 +131,7 @@ class _StoreOnce(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
-class _Parser(argparse.ArgumentParser):
+class _TableParser(argparse.ArgumentParser):
     """A parser with the help and the errors of all commands."""
 
     def __init__(self, command: CommandSpec, path: str) -> None:

@@ -80,5 +80,5 @@ def test_cloud(blocks: list[Block], project: Path, cloud: dict[str, str]) -> Non
 
 def test_a_block_that_fails_is_noticed(project: Path) -> None:
     text = "hyperpod-kit validate\nhyperpod-kit validat\ntrue\n"
-    with pytest.raises(AssertionError, match="no such command"):
+    with pytest.raises(AssertionError, match="No such command"):
         pasted.run(Block(ROOT / "README.md", 1, "bash", "", text), project, NO_NETWORK)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 
-import click
 import pytest
 
 from docs_build.command_lines import Checker
 from docs_build.commands import Command
 from docs_build.programs import Lines
 
-HOW = """At the end of the command's docstring (argparse: `epilog=`, with RawDescriptionHelpFormatter):
+HOW = """At the end of the command's docstring (of a table: `examples=`):
 
     \\b
     Examples:
@@ -50,7 +49,7 @@ def test_help_shows_the_examples_where_a_person_reads_them(
 ) -> None:
     from hyperpod_kit.cli.main import run_command_line
 
-    clicked = [one for one in commands if isinstance(one.native, click.Command) and one.examples]
+    clicked = [one for one in commands if one.words[0] != "node" and one.examples]
     assert len(clicked) > 20
     for command in clicked:
         assert run_command_line([*command.words, "--help"]) == 0
@@ -69,7 +68,7 @@ def test_a_line_that_cannot_be_typed_is_found(checker: Checker) -> None:
         ("hyperpod-kit replace-node", "Missing argument"),
         ("hyperpod-kit job run -- python train.py", "--checkpoint-root"),
         ("hyperpod-kit job lint", "FILE"),
-        ("hyperpod-kit checkpoint", "required"),
+        ("hyperpod-kit checkpoint", "group"),
         ("hyperpod-kit checkpoint list /fsx/run1", "list"),
         ("hyperpod-kit checkpoint export /fsx/run1 --to zip --output x", "zip"),
         ("hyperpod-kit node mount", "mount"),

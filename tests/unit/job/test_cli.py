@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from hyperpod_kit.checkpoint.repository import selection
+from hyperpod_kit.command_line.program import parse_group
 from hyperpod_kit.errors import Absent, JobError, RunIsOwned, Unreachable, UsageError
 from hyperpod_kit.job import cli
-from hyperpod_kit.job.program import parser
+from hyperpod_kit.job.program.command_table import JOB
 from tests.unit.job.toy_trainer import commit_checkpoint
 
 MAIN = Path(cli.__file__).with_name("__main__.py")
@@ -18,7 +19,7 @@ MAIN = Path(cli.__file__).with_name("__main__.py")
 
 def test_arguments_of_srun_may_begin_with_a_dash() -> None:
     words = ["run", "--srun-args", "--mpi=none --label", "--checkpoint-root", "/c"]
-    args = parser.build_parser().parse_args(cli._join_srun_args(words))
+    _, args = parse_group(JOB, cli._join_srun_args(words), "hyperpod-kit job")
     assert args.srun_args == ["--mpi=none --label"] and args.checkpoint_root == "/c"
 
 

@@ -215,10 +215,10 @@ CHECKPOINT = GroupSpec(
 
 def main(argv: List[str]) -> int:
     """Run the command line and return its exit code, with errors on standard error."""
-    return ending.run(lambda: run_command_raising_errors(argv, CHECKPOINT))
+    return ending.run(lambda: run_command_raising_errors(argv))
 
 
-def run_command_raising_errors(argv: List[str], group: GroupSpec) -> int:
+def run_command_raising_errors(argv: List[str], group: GroupSpec = CHECKPOINT) -> int:
     """Run the command line and return its exit code, with errors raised. Raise HyperpodKitError."""
     try:
         command, args = parse_group(group, argv, "hyperpod-kit checkpoint")

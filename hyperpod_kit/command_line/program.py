@@ -9,12 +9,7 @@ import argparse
 import re
 from typing import Any, List, NoReturn, Sequence, Tuple, Union
 
-from hyperpod_kit.command_line.specs import (
-    HELP_FLAGS,
-    CommandSpec,
-    GroupSpec,
-    OptionSpec,
-)
+from hyperpod_kit.command_line.specs import HELP_FLAGS, CommandSpec, GroupSpec, OptionSpec
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.untrusted import terminal
 
@@ -127,7 +122,7 @@ class _StoreOnce(argparse.Action):
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: Any = None
     ) -> None:
         if getattr(namespace, self.dest) is not None:
-            parser.error(f"{option_string} is given twice")
+            parser.error(f"{self.option_strings[0]} is given twice")
         setattr(namespace, self.dest, values)
 
 
@@ -144,9 +139,9 @@ class _TableParser(argparse.ArgumentParser):
         self._words = args
         return super().parse_known_args(args, namespace)
 
-    def format_help(self) -> str:
-        """Return the help of the command."""
-        return format_help(self._command, self.prog)
+    def print_help(self, file: Any = None) -> None:
+        """Print the help of the command."""
+        terminal.print_stdout(format_help(self._command, self.prog), end="")
 
     def error(self, message: str) -> NoReturn:
         """End the program. A misspelt option comes before what is missing without it."""

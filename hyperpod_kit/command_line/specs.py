@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Callable, Optional, Sequence, Tuple, Union
 
-PROGRAM = "hyperpod-kit"
 HELP_FLAGS = ("-h", "--help")
 
 

@@ -25,11 +25,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import torch
 
 from hyperpod_kit.checkpoint import Manager, State
+from hyperpod_kit.command_line.program import parse_command
 from hyperpod_kit.data import ElasticLoader, IndexedDataset, SampleIndex
 from hyperpod_kit.data.index.build import build_index
 from hyperpod_kit.job.base.report import JobReport
-from hyperpod_kit.job.program.parser import build_parser
-from hyperpod_kit.job.run.command import run_options_of
+from hyperpod_kit.job.run.command import RUN, run_options_of
 from hyperpod_kit.job.run.supervisor import JobSupervisor
 from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.mounts.kinds import mount_from_dict, mount_to_dict
@@ -128,9 +128,9 @@ def follow_job(folder: Path) -> ValueRoute:
         "HPK_AUTO_RESUME": "1",
     }
     slurm = {"squeue job 7": "JobId=7 JobState=RUNNING NodeList=n1 Comment=none", "squeue --steps": "", "scancel": ""}
-    words = ["run", "--checkpoint-root", str(folder / "root"), "--backoff", "0.01"]
+    words = ["--checkpoint-root", str(folder / "root"), "--backoff", "0.01"]
     crashes_once = ["/bin/sh", "-c", f"mkdir {folder}/once 2>/dev/null || exit 0; exit 3"]
-    options = run_options_of(build_parser().parse_args(words), crashes_once)
+    options = run_options_of(parse_command(RUN, words, "hyperpod-kit job run"), crashes_once)
     with open(folder / "report", "w") as log, ValueRoute(options, options.policy, options.stall) as route:
         JobSupervisor(options, environment, runner=RecordingRunner(slurm), report=JobReport(log.fileno())).run()
     return route

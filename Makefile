@@ -76,7 +76,7 @@ zoo:  ## other people's optimizers and modules, saved and restored beside torch'
 	./setup.sh venv admin torch test frameworks
 	test .venv/zoo/installed -nt tests/zoo/packages.txt || { $(PY) -m pip install -q --no-deps --upgrade \
 	  --require-hashes --requirement tests/zoo/packages.txt --target .venv/zoo && touch .venv/zoo/installed; }
-	PYTHONPATH=$(CURDIR)/.venv/zoo:$(CURDIR) $(PY) -m tests.zoo --table docs/checkpoints.md $(ZOO_ARGS)
+	PYTHONPATH=$(CURDIR)/.venv/zoo:$(CURDIR) $(PY) -m tests.zoo --table tests/zoo/README.md $(ZOO_ARGS)
 
 scale:  ## simulated fleets of 64 to 16,384 ranks: what grows with them, and by how much; at most 20 minutes
 	./setup.sh venv admin torch

@@ -159,6 +159,7 @@ ENTRIES: Dict[str, Absences] = {
     "rehearse logs": Absences(("--name gone controller",)),
     "rehearse down": Absences(without="a rehearsal that is not up is what it is asked for"),
     "rehearse sandbox": Absences(("{gone}.json",), extras=("{config}",)),
+    "explain": OWN,
     "completion": OWN,
     "node": GROUP,
     "node facts": ON_A_NODE,

@@ -462,7 +462,7 @@ MOST_FILES = 25
 MOST_MODULES_OF_ONE_IMPORTER = 60
 """In hyperpod_kit: modules that one other alone imports, and that one lies in their folder. It only falls."""
 
-STRATIFIED = ("checkpoint", "cli", "job", "remote")
+STRATIFIED = ("checkpoint", "cli", "config", "data", "job", "node", "preflight", "remote")
 """Packages whose folders import from each other in one direction."""
 
 REGISTRIES = {"job.foreign"}

@@ -16,6 +16,7 @@ from hyperpod_kit.data.formats.lines import LineReader, has_json_name
 from hyperpod_kit.data.formats.parquet import ParquetReader
 from hyperpod_kit.data.formats.table import RecordReader, import_format_module
 from hyperpod_kit.data.index.layout import IndexedFile, SampleIndex
+from hyperpod_kit.data.index.records import decode_record, make_bad_record_error
 from hyperpod_kit.data.numbers.bijection import Numbers
 from hyperpod_kit.data.numbers.deduplication import unique_with_counts
 from hyperpod_kit.data.order.block_cuts import BlockCuts
@@ -274,20 +275,3 @@ class IndexedDataset:
         if self._transform is None:
             return list(samples)
         return [self._transform(sample) for sample in samples]
-
-
-def decode_record(record: Any, file: IndexedFile, number: int, start: int) -> Any:
-    """Decode a record as its format and its file's name say. Raises BadRecord."""
-    if not isinstance(record, bytes) or file.format == "whole":
-        return record
-    try:
-        if has_json_name(file.path):
-            return json_lines.decode(record)
-        return record.decode()
-    except (ValueError, RecursionError) as err:
-        raise make_bad_record_error(err, file, number, start) from None
-
-
-def make_bad_record_error(err: Exception, file: IndexedFile, number: int, start: int) -> BadRecord:
-    """Return the BadRecord error for a record that cannot be decoded."""
-    return BadRecord(f"{file.path}, at {start} (sample {number}): {type(err).__name__}: {err}")

@@ -17,10 +17,10 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from hyperpod_kit.data.dataset import decode_record
 from hyperpod_kit.data.formats.table import Scan, import_format_module
 from hyperpod_kit.data.index import layout, sources
 from hyperpod_kit.data.index.layout import FILE, POINT, IndexedFile, SampleIndex, join_source_path
+from hyperpod_kit.data.index.records import decode_record
 from hyperpod_kit.data.index.sources import SourceEntry
 from hyperpod_kit.data.reading import digests
 from hyperpod_kit.data.reading.bounded import REPLY_SECONDS

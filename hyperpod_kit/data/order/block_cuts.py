@@ -12,14 +12,13 @@ import numpy.typing as npt
 from hyperpod_kit.data.index.layout import IndexedFile
 from hyperpod_kit.data.numbers.bijection import Numbers
 from hyperpod_kit.data.order.default_order import BLOCK_BYTES, choose_shuffled_order
+from hyperpod_kit.data.reading.coalesced_reads import PIECE_NUMBER_BITS
 from hyperpod_kit.data.reading.source_files import MEMORY_BYTES, FileFacts
 
 PIECE_BYTES = 512 << 10
 """Bytes that a piece of a block has at most in the mean: a larger block is read in several."""
 _MAX_PIECE_BYTES = 2 << 20
 """Bytes of a piece beyond which its samples are read by themselves: among short ones there is a very long one."""
-PIECE_NUMBER_BITS = 44
-"""Bits of a piece's number, beside that of its file."""
 _RANGE_FORMATS = {"lines", "tar", "whole"}
 
 

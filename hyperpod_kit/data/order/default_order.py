@@ -8,13 +8,12 @@ from typing import Any, NamedTuple
 from hyperpod_kit.data.order.block_group import MAX_TABLE_SAMPLES
 from hyperpod_kit.data.order.order import ShuffledOrder
 from hyperpod_kit.data.order.spread_order import LANES, SpreadOrder
+from hyperpod_kit.data.reading.coalesced_reads import SHORT_SAMPLE_BYTES
 
 BLOCK_BYTES = 256 << 10
 """Bytes of a block: of 384 that are read side by side the pieces of one process fit into its memory, see
 coalesced_reads.py."""
 
-SHORT_SAMPLE_BYTES = 4096
-"""Bytes of a sample up to which it is cut out of a block that is in memory: see coalesced_reads.py."""
 _LONG_SAMPLE_BLOCK_BYTES = 640 << 10
 """Of longer ones, which are in memory as parts of objects alone: 384 of them fit there. A request of S3 costs as much
 processor time for a small block as for a large one."""

@@ -11,12 +11,13 @@ from collections.abc import Callable, Sequence
 
 from hyperpod_kit.data.numbers.bijection import Numbers
 from hyperpod_kit.data.numbers.deduplication import unique_with_counts
-from hyperpod_kit.data.order.block_cuts import PIECE_NUMBER_BITS
-from hyperpod_kit.data.order.default_order import SHORT_SAMPLE_BYTES
 from hyperpod_kit.data.reading.source_files import FileFacts, SourceFiles
 
-SMALL_BYTES = SHORT_SAMPLE_BYTES
-"""Bytes of a range up to which a call costs more than the bytes."""
+SHORT_SAMPLE_BYTES = 4096
+"""Bytes of a range up to which a call costs more than the bytes: it is cut out of a block that is in memory."""
+
+PIECE_NUMBER_BITS = 44
+"""Bits of a piece's number, beside that of its file."""
 
 _MIN_TOUCHES = 3
 """Ranges of a piece after which it is read."""
@@ -87,7 +88,7 @@ class CoalescedReads:
         self._given += len(ranges)
         if all(ranges):
             return ranges
-        small = (lengths <= SMALL_BYTES).tolist()
+        small = (lengths <= SHORT_SAMPLE_BYTES).tolist()
         for n, data in enumerate(ranges):
             if not data and small[n]:
                 piece = self._pieces.get(keys[n]) or self._read_piece_if_expected_or_frequent(
@@ -134,8 +135,8 @@ class CoalescedReads:
         if self._cuts is None:
             return
         keys = self._cuts.piece_keys(samples, file_numbers)
-        if int(lengths.max()) > SMALL_BYTES:
-            keys = keys[lengths <= SMALL_BYTES]
+        if int(lengths.max()) > SHORT_SAMPLE_BYTES:
+            keys = keys[lengths <= SHORT_SAMPLE_BYTES]
         keys, _, counts = unique_with_counts(keys)
         self._expected = set(keys[counts >= _MIN_TOUCHES].tolist())
 

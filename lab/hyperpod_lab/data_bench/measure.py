@@ -17,9 +17,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
-from hyperpod_kit.data.dataset import IndexedDataset, decode_record
+from hyperpod_kit.data.dataset import IndexedDataset
 from hyperpod_kit.data.index.build import build_index
 from hyperpod_kit.data.index.layout import SampleIndex
+from hyperpod_kit.data.index.records import decode_record
 from hyperpod_kit.data.loading.loader import ElasticLoader
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.system import page_cache

@@ -12,13 +12,13 @@ from __future__ import annotations
 import json
 import logging
 import math
-import queue
-import threading
 import time
-from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, TypeVar
+from concurrent.futures import wait
+from typing import Any, Callable, Iterable, Iterator, Mapping, TypeVar
 
 from hyperpod_kit.aws.shapes import Constraint, Violation, violations
 from hyperpod_kit.errors import UnreadableAnswer
+from hyperpod_kit.system.bounded_thread import result_within, start_in_thread
 
 SECONDS = 20.0
 """That one answer may take; botocore asks four times, so a silent service is given up within a minute and a half."""
@@ -122,28 +122,11 @@ def run_with_timeout(
 
     Raises TimeoutError when it takes longer than `seconds`; its thread then goes on by itself.
     """
-    answers: queue.SimpleQueue[tuple[Optional[Result], Optional[BaseException]]] = queue.SimpleQueue()
-
-    def run() -> None:
-        try:
-            answers.put((work(), None))
-        except BaseException as err:
-            answers.put((None, err))
-
-    threading.Thread(target=run, daemon=True, name="aws").start()
-    try:
-        try:
-            result, error = answers.get(timeout=min(warn_after, seconds))
-        except queue.Empty:
-            if warn_after >= seconds:
-                raise
-            warn()
-            result, error = answers.get(timeout=seconds - warn_after)
-    except queue.Empty:
-        raise TimeoutError(f"not done within {seconds:g} s") from None
-    if error is not None:
-        raise error
-    return result  # type: ignore[return-value]
+    call = start_in_thread(work, "aws")
+    if warn_after < seconds and not wait([call], warn_after).done:
+        warn()
+        seconds -= warn_after
+    return result_within(call, seconds)
 
 
 def read_bounded_body(body: Any, what: str, *, largest: int, seconds: float) -> bytes:

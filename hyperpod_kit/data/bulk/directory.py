@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 
 from hyperpod_kit.data.bulk.staging import WORK_DIRECTORY, ContentMismatch, FetchedPart, StagedFile
 from hyperpod_kit.data.reading import digests
-from hyperpod_kit.data.reading.bounded import ReadUnanswered
 from hyperpod_kit.data.reading.listing import is_directory, list_files
 from hyperpod_kit.data.reading.mounts import SourceMounts
 from hyperpod_kit.data.reading.source_files import open_file
 from hyperpod_kit.errors import NoData
+from hyperpod_kit.system.bounded_thread import CallUnanswered
 from hyperpod_kit.system.token_bucket import TokenBucket
 from hyperpod_kit.untrusted import by_descriptor
 
@@ -51,7 +51,7 @@ class Directory:
                 for future in as_completed(under_way):
                     try:
                         yield FetchedPart(under_way[future], future.result())
-                    except ReadUnanswered as err:
+                    except CallUnanswered as err:
                         self.last_error = f"{group[under_way[future]].path}: {err.strerror}"
                         return  # so many more would wait as long
                     except (OSError, ContentMismatch) as err:

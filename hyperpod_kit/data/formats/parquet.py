@@ -16,8 +16,8 @@ from hyperpod_kit.data.formats.parquet_groups import ParquetGroups, RowGroup, op
 from hyperpod_kit.data.formats.table import RecordReader, Scan, require_plausible_sample_count
 from hyperpod_kit.data.numbers.bijection import Numbers
 from hyperpod_kit.data.reading import digests
-from hyperpod_kit.data.reading.bounded import ReadUnanswered
 from hyperpod_kit.data.reading.source_files import SourceFile, SourceFiles
+from hyperpod_kit.system.bounded_thread import CallUnanswered
 
 log = logging.getLogger("hyperpod_kit.data")
 
@@ -40,7 +40,7 @@ def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
     try:
         facts = open_parquet(footer.wrap_read_with_footer(file.read), file.size).metadata
         groups = [facts.row_group(number) for number in range(facts.num_row_groups)]
-    except ReadUnanswered:
+    except CallUnanswered:
         raise
     except (pyarrow.ArrowException, OSError) as err:
         raise ValueError(str(err)) from None

@@ -16,8 +16,8 @@ from hyperpod_kit.data.formats import parquet_pages
 from hyperpod_kit.data.formats.parquet_footer import ColumnChunk, ParquetFooter
 from hyperpod_kit.data.formats.parquet_pages import ColumnPage
 from hyperpod_kit.data.formats.ranged_file import RangedFile
-from hyperpod_kit.data.reading.bounded import ReadUnanswered
 from hyperpod_kit.errors import BadRecord
+from hyperpod_kit.system.bounded_thread import CallUnanswered
 
 _RATIO, _SMALL = 1024, 128 << 20
 """Decoded bytes for one of a row group's, beyond the first decoded ones."""
@@ -100,7 +100,7 @@ class ParquetGroups:
                 raise ValueError(f"it has {table.num_rows} rows, and says that it has {rows}")
             if len(set(table.column_names)) != len(table.column_names):
                 raise ValueError("two columns have one name")
-        except ReadUnanswered:
+        except CallUnanswered:
             raise
         except (pyarrow.ArrowException, ValueError, MemoryError) as err:
             raise BadRecord(f"{self._path}: row group {number}: {err}") from None

@@ -97,7 +97,7 @@ def is_directory(mounts: SourceMounts, path: str) -> bool:
 
 
 def call_bounded(mounts: SourceMounts, folder: str, function: Callable[[], T]) -> T:
-    """Make a call about a directory in bounded time. Raises ReadUnanswered."""
+    """Make a call about a directory in bounded time. Raises CallUnanswered."""
     calls = mounts.bounded_calls_for(os.path.join(folder, ""))
     if calls is None:
         return function()

@@ -12,11 +12,12 @@ from typing import Protocol
 
 from hyperpod_kit.data.numbers.bijection import Numbers
 from hyperpod_kit.data.reading import digests
-from hyperpod_kit.data.reading.bounded import PIECE_BYTES, REPLY_SECONDS, BoundedFile, ReadUnanswered
+from hyperpod_kit.data.reading.bounded import PIECE_BYTES, REPLY_SECONDS, BoundedFile
 from hyperpod_kit.data.reading.chunks import ChunkedObject, ChunkStore, DiskCache
 from hyperpod_kit.data.reading.local_file import LocalFile
 from hyperpod_kit.data.reading.mounts import SourceMounts
 from hyperpod_kit.errors import ChangedFile
+from hyperpod_kit.system.bounded_thread import CallUnanswered
 
 log = logging.getLogger("hyperpod_kit.data")
 
@@ -71,7 +72,7 @@ def describe_change(path: str, indexed: tuple[int, int], current: tuple[int, int
 
 
 def open_source(path: str, mounts: SourceMounts) -> SourceFile:
-    """Open a path or an `s3://` address. Raises OSError, ReadUnanswered for a mount that gives no answer."""
+    """Open a path or an `s3://` address. Raises OSError, CallUnanswered for a mount that gives no answer."""
     if not path.startswith("s3://"):
         return open_file(path, mounts)
     # Imported where there are any: what speaks HTTP takes as long to import as the first batch takes to come.
@@ -88,7 +89,7 @@ def uncached(file: SourceFile) -> SourceFile:
 
 
 def open_file(path: str, mounts: SourceMounts) -> LocalFile | BoundedFile:
-    """Open a file. Raises OSError, ReadUnanswered."""
+    """Open a file. Raises OSError, CallUnanswered."""
     calls = mounts.bounded_calls_for(path)
     if calls is None:
         return LocalFile(path)
@@ -98,7 +99,7 @@ def open_file(path: str, mounts: SourceMounts) -> LocalFile | BoundedFile:
 class SourceFiles:
     """Ranges of files, by what an index says of them. For one process; a child opens its own.
 
-    `reply_timeout`: seconds after which a call to a mount that gives no answer ends with ReadUnanswered.
+    `reply_timeout`: seconds after which a call to a mount that gives no answer ends with CallUnanswered.
     """
 
     def __init__(
@@ -176,7 +177,7 @@ class SourceFiles:
                     data_of_ranges = file.read_ranges_in_one_call(places)
                 except OSError as err:  # whoever reads it finds out what is wrong
                     self.close_and_forget_mount(path)
-                    if isinstance(err, ReadUnanswered):
+                    if isinstance(err, CallUnanswered):
                         return
                     continue
                 self._ready.update(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from concurrent.futures import Future
 from functools import partial
 from typing import Callable, Mapping, TypeVar
 
@@ -17,6 +15,7 @@ from hyperpod_kit.job.step.options import RunOptions
 from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm import control
 from hyperpod_kit.slurm.environment import JobEnvironment
+from hyperpod_kit.system.bounded_thread import start_in_thread
 from hyperpod_kit.system.wait import BackOff
 
 T = TypeVar("T")
@@ -114,20 +113,12 @@ class Patience:
 
         The question runs in a thread, so that a signal is handled at once: a read of a mount that hangs would delay it.
         """
-        future: Future[T] = Future()
-
-        def resolve_future() -> None:
-            try:
-                future.set_result(question())
-            except BaseException as err:
-                future.set_exception(err)
-            self._signals.wake()
-
-        threading.Thread(target=resolve_future, daemon=True).start()
-        while not future.done():
+        call = start_in_thread(question, "hpk-storage")
+        call.add_done_callback(lambda _: self._signals.wake())
+        while not call.done():
             self._signals.wait(PAUSES.longest)
             self._heed("waiting for storage")
-        return future.result()
+        return call.result()
 
     def wait_for_answered_allocation(self, job: JobEnvironment) -> allocation.Allocation:
         """Return the allocation as slurmctld has it, once slurmctld answers and the nodes have registered with it.

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import Future
 from typing import Callable, List, Optional
 
 from hyperpod_kit.checkpoint.repository.read import verify
@@ -18,6 +19,7 @@ from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.job.base.report import JobReport
 from hyperpod_kit.job.base.signals import Signals
 from hyperpod_kit.job.records import state_place
+from hyperpod_kit.system.bounded_thread import CallUnanswered, result_within, start_in_thread
 from hyperpod_kit.system.wait import BackOff, poll_until
 from hyperpod_kit.untrusted.text import clean_one_line
 
@@ -75,7 +77,7 @@ class Probe:
             return ["/bin/sh", "-c", _PROBE, *self._places]
         return [sys.executable, "-I", "-S", "-c", _PROBE_BARE, *self._places]
 
-    def answers(self, sleep: Callable[[float], None] = time.sleep, *, write: bool = True) -> bool:
+    def answers(self, *, write: bool = True) -> bool:
         """Return whether the paths answer, after `deadline` seconds at most; True where no process can be started."""
         if self._process is not None and self._process.poll() is None:
             return False
@@ -97,7 +99,6 @@ class Probe:
                 lambda code: code is not None,
                 BackOff(0.002, 0.1),
                 seconds=end - time.monotonic(),
-                sleep=sleep,
             )
             if code is None:
                 self._process.kill()
@@ -179,33 +180,31 @@ class ObjectProbe:
         self._root = root
         self._deadline = deadline
         self._store: Optional[Store] = None
-        self._thread: Optional[threading.Thread] = None
+        self._call: Optional[Future[str]] = None
         self.failure = ""
 
-    def answers(self, sleep: Callable[[float], None] = time.sleep) -> bool:
+    def answers(self) -> bool:
         """Return whether the root answers and has the pointer, after `deadline` seconds at most."""
-        end = time.monotonic() + self._deadline
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._query_store, daemon=True)
-            self._thread.start()
-        thread, remaining = self._thread, end - time.monotonic()
-        poll_until(thread.is_alive, lambda alive: not alive, BackOff(0.002, 0.1), seconds=remaining, sleep=sleep)
-        if thread.is_alive():
-            self.failure = f"no answer for {self._deadline:g} s"
-            return False
-        self._thread = None
+        if self._call is None:
+            self._call = start_in_thread(self._describe_failure_or_empty, "hpk-root")
+        try:
+            self.failure = result_within(self._call, self._deadline)
+            self._call = None
+        except CallUnanswered as err:  # it is waited for again by the next look
+            self.failure = str(err.strerror)
         return not self.failure
 
-    def _query_store(self) -> None:
+    def _describe_failure_or_empty(self) -> str:
         try:
             if not self._store:
                 self._store = open_store(self._root)
             if self._store.exists(state_place.STATE_POINTER):
-                self.failure = ""
-            else:
-                self.failure = f"{state_place.STATE_POINTER} is not there"
+                return ""
+            return f"{state_place.STATE_POINTER} is not there"
         except (CheckpointError, OSError) as err:
-            self.failure = clean_one_line(verify.describe_failure(err))
+            return clean_one_line(verify.describe_failure(err))
+        except Exception as err:  # of a library: the supervisor must not end by it
+            return clean_one_line(f"{type(err).__name__}: {err}")
 
 
 class CheckpointRoot:
@@ -223,11 +222,11 @@ class CheckpointRoot:
         self._signals = signals
         self._report = report
 
-    def answers(self, sleep: Callable[[float], None] = time.sleep) -> bool:
+    def answers(self) -> bool:
         """Return whether root and records answer here and now; takes at most DEADLINE seconds for each of the two."""
-        if not self._probe.answers(sleep):
+        if not self._probe.answers():
             return False
-        return self._objects is None or self._objects.answers(sleep)
+        return self._objects is None or self._objects.answers()
 
     def _describe_outage(self) -> str:
         if self._objects is not None and self._objects.failure:

@@ -17,10 +17,10 @@ from hyperpod_kit.node.devices import record as device_record
 from hyperpod_kit.node.devices.collect import observe_devices
 from hyperpod_kit.node.devices.record import DeviceRecord, describe_finding_changes, make_record
 from hyperpod_kit.node.devices.slurm_state import drain_or_undrain_for_devices
-from hyperpod_kit.node.machine.bounded import run_in_child
 from hyperpod_kit.node.machine.context import Node
 from hyperpod_kit.node.machine.files import write_volatile
 from hyperpod_kit.node.machine.locks import hold_lock
+from hyperpod_kit.system.bounded_child import call_in_child
 
 METRICS = "hyperpod_kit_devices.prom"
 
@@ -61,7 +61,7 @@ def _check_devices_record_and_update_slurm(node: Node, checks: DeviceChecks) -> 
         path = f"{directory}/{METRICS}"
         try:
             # Another may be at home there, and have something mounted that hangs.
-            run_in_child(path, partial(write_volatile, node.paths.under_root(path), render_metrics(record)), 5.0)
+            call_in_child(path, partial(write_volatile, node.paths.under_root(path), render_metrics(record)), 5.0)
         except NodeError as err:
             messages.append(f"no metrics: {err.message}")
     return DeviceCycle(record, tuple(messages))

@@ -24,7 +24,6 @@ from hyperpod_kit.node.health import metrics
 from hyperpod_kit.node.health import record as health_record
 from hyperpod_kit.node.health.record import HealthRecord
 from hyperpod_kit.node.health.repair_policy import repair_action_due_after_back_off
-from hyperpod_kit.node.machine.bounded import run_in_child
 from hyperpod_kit.node.machine.context import Node
 from hyperpod_kit.node.machine.files import read_json, read_text, remove_partials_of_dead_writers, write_volatile
 from hyperpod_kit.node.machine.locks import hold_lock, is_locked
@@ -37,6 +36,7 @@ from hyperpod_kit.node.slurm import munge
 from hyperpod_kit.node.slurm.guard.report import recorded_findings_or_guard_silent
 from hyperpod_kit.node.warnings import warning_lines_about_node
 from hyperpod_kit.slurm.findings import SlurmFinding
+from hyperpod_kit.system.bounded_child import call_in_child
 from hyperpod_kit.system.mountinfo import MountEntry
 from hyperpod_kit.untrusted import by_descriptor
 
@@ -125,7 +125,7 @@ def _check_mounts_and_start_repairs(node: Node) -> CheckCycle:
         )
         try:
             # Another may be at home there, the exporter's user for one, and have something mounted that hangs.
-            run_in_child(textfile, partial(write_volatile, node.paths.under_root(textfile), text), METRICS_WITHIN)
+            call_in_child(textfile, partial(write_volatile, node.paths.under_root(textfile), text), METRICS_WITHIN)
         except NodeError as err:
             messages.append(f"no metrics: {err.message}")
     try:

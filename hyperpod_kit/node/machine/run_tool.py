@@ -12,11 +12,11 @@ import os
 import signal
 import time
 from dataclasses import dataclass
-from typing import Optional, Sequence, Tuple
+from typing import Optional, Sequence
 
 from hyperpod_kit.node.machine.files import read_json, try_write_volatile_json
 from hyperpod_kit.system.process import Process, identify_unless_gone_or_zombie, is_alive
-from hyperpod_kit.system.readable import wait_until_readable
+from hyperpod_kit.system.readable import read_to_end
 from hyperpod_kit.system.wait import fixed_pause, poll_until
 
 LARGEST = 1 << 20
@@ -66,7 +66,7 @@ def run_tool(argv: Sequence[str], seconds: float, stuck_process_path: str) -> To
         return ToolOutput(installed=False)
     assert process.stdout is not None
     end = time.monotonic() + seconds
-    text, ended, complete = _read_text_ended_complete(process.stdout.fileno(), end)
+    output, ended, complete = read_to_end(process.stdout.fileno(), end, LARGEST)
     if ended:
         remaining = max(0.05, end - time.monotonic())
         ended = (
@@ -80,23 +80,8 @@ def run_tool(argv: Sequence[str], seconds: float, stuck_process_path: str) -> To
             try_write_volatile_json(stuck_process_path, list(stuck_process) if stuck_process else [])
     process.stdout.close()
     code = process.poll()
+    text = output.decode("utf-8", "replace")
     return ToolOutput(-1 if code is None else code, text, in_time=ended or not complete, complete=complete)
-
-
-def _read_text_ended_complete(descriptor: int, end: float) -> Tuple[str, bool, bool]:
-    """Read until the writer has closed, `end` or LARGEST bytes; (text, whether its writer has closed it,
-    whether it was not too large)."""
-    parts = b""
-    while True:
-        remaining = end - time.monotonic()
-        if remaining <= 0 or not wait_until_readable([descriptor], remaining):
-            return parts.decode("utf-8", "replace"), False, True
-        part = os.read(descriptor, 65536)
-        if not part:
-            return parts.decode("utf-8", "replace"), True, True
-        parts += part
-        if len(parts) > LARGEST:
-            return "", False, False
 
 
 def _read_stuck_process_record(stuck_process_path: str) -> Process | None:

@@ -21,11 +21,11 @@ from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.mounts.base import Mount, is_on_login_or_compute_nodes
 from hyperpod_kit.model.shares import share_path
 from hyperpod_kit.model.states import Role
-from hyperpod_kit.node.machine.bounded import run_in_child
 from hyperpod_kit.node.machine.context import Node
 from hyperpod_kit.node.machine.files import read_text
 from hyperpod_kit.node.observe import prober
 from hyperpod_kit.system import mountinfo
+from hyperpod_kit.system.bounded_child import call_in_child
 
 ORDINARY_UIDS = range(1000, 60000)
 """Numbers of people's accounts where the configuration names no users: UID_MIN to UID_MAX of login.defs(5)."""
@@ -75,7 +75,7 @@ def find_user_refusals(node: Node, mounts: Sequence[Mount]) -> Dict[str, str]:
         if seconds <= 0:
             break
         try:
-            refusal = run_in_child(
+            refusal = call_in_child(
                 question.path,
                 partial(describe_refusal_if_none_can_write, question, node.paths.under_root(question.path)),
                 seconds,

@@ -16,11 +16,11 @@ import shutil
 from typing import Optional
 
 from hyperpod_kit.node.machine import systemd
-from hyperpod_kit.node.machine.bounded import run_in_child
 from hyperpod_kit.node.machine.context import Node
 from hyperpod_kit.node.machine.files import remove_partials_of_dead_writers, write_if_different
 from hyperpod_kit.node.slurm import state
 from hyperpod_kit.system import atomic_file
+from hyperpod_kit.system.bounded_child import call_in_child
 from hyperpod_kit.untrusted import by_descriptor
 
 EVERY = 600.0
@@ -70,7 +70,7 @@ def dump_accounting_database_to_shared_mount(node: Node) -> str:
         _copy_atomically(local, target)
         return target
 
-    run_in_child(f"a copy of Slurm's accounting to {shared_database_copy_path(node)}", work, SECONDS)
+    call_in_child(f"a copy of Slurm's accounting to {shared_database_copy_path(node)}", work, SECONDS)
     with contextlib.suppress(FileNotFoundError):
         by_descriptor.unlink(node.paths.accounting_dump_saved_stamp)
     write_if_different(node.paths.accounting_dump_saved_stamp, "")
@@ -92,7 +92,7 @@ def fetch_accounting_database_copy(node: Node) -> Optional[str]:
         _copy_atomically(source, local)
         return True
 
-    if run_in_child(f"the copy of Slurm's accounting at {shared_database_copy_path(node)}", work, SECONDS):
+    if call_in_child(f"the copy of Slurm's accounting at {shared_database_copy_path(node)}", work, SECONDS):
         return local
     return None
 

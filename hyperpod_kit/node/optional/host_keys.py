@@ -19,12 +19,12 @@ from typing import Any, Dict, List, Sequence
 
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.mounts.base import Mount
-from hyperpod_kit.node.machine.bounded import run_in_child
 from hyperpod_kit.node.machine.context import Node
 from hyperpod_kit.node.machine.files import read_json, read_text, write_if_different, write_json
 from hyperpod_kit.node.slurm import state
 from hyperpod_kit.node.slurm.hooks import with_kit_block
 from hyperpod_kit.system import atomic_file
+from hyperpod_kit.system.bounded_child import call_in_child
 from hyperpod_kit.untrusted import by_descriptor
 
 KNOWN_HOSTS, EQUIVALENT = "/etc/ssh/ssh_known_hosts2", "/etc/ssh/shosts.equiv"
@@ -85,7 +85,7 @@ def publish_local_keys(node: Node, mount: Mount) -> bool:
         state.make_or_require_root_directory(f"{directory}/hosts", 0o755)
         return _write_if_different(f"{directory}/hosts/{node.facts.node}", text)
 
-    changed = bool(run_in_child(f"this node's host keys on {mount.path}", work, SECONDS))
+    changed = bool(call_in_child(f"this node's host keys on {mount.path}", work, SECONDS))
     stamped = write_if_different(node.paths.optional_step_done_stamp(NOTE), "\n".join(lines))
     return changed or stamped
 
@@ -107,7 +107,7 @@ def join_published_keys_into_one_file(node: Node, mount: Mount) -> bool:
         # Read twice at one time: what comes while it is read may leave the same.
         return [came, [changed_at, isinstance(before, list) and before[:1] == [changed_at]]]
 
-    came, stamp = run_in_child(f"the host keys on {mount.path}", work, SECONDS)
+    came, stamp = call_in_child(f"the host keys on {mount.path}", work, SECONDS)
     write_json(_gathered_keys_stamp_path(node), stamp)
     return bool(came)
 
@@ -126,7 +126,7 @@ def update_known_hosts_from_joined_keys(node: Node, mount: Mount) -> bool:
         except FileNotFoundError:
             return [[0, 0], ""]
 
-    file_stamp, text = run_in_child(f"the host keys on {mount.path}", work, SECONDS)
+    file_stamp, text = call_in_child(f"the host keys on {mount.path}", work, SECONDS)
     if text is None and os.path.exists(node.paths.under_root(KNOWN_HOSTS)):
         return False
     changed = _write_known_and_trusted_hosts(node, valid_known_hosts_lines(text or ""))

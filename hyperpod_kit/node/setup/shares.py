@@ -16,10 +16,10 @@ from typing import Iterator, List, Tuple
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.shares import ARCHIVE_MODE, SHARE_MODE, Group, share_path
-from hyperpod_kit.node.machine.bounded import run_in_child
 from hyperpod_kit.node.machine.context import Node
 from hyperpod_kit.node.machine.step import Step, StepOutcome
 from hyperpod_kit.node.observe.check import check_mount
+from hyperpod_kit.system.bounded_child import call_in_child
 from hyperpod_kit.untrusted import by_descriptor
 
 SECONDS = 30.0
@@ -44,7 +44,7 @@ def ensure_shares_on_serving_mounts(node: Node) -> List[str]:
         if not check_mount(node, mount).healthy:
             continue
         try:
-            if run_in_child(path, partial(ensure_share_directory, node.paths.under_root(path), group), SECONDS):
+            if call_in_child(path, partial(ensure_share_directory, node.paths.under_root(path), group), SECONDS):
                 done.append(path)
         except NodeError as err:
             failed.append(err.message)
@@ -58,7 +58,7 @@ def describe_pending_changes(node: Node) -> str:
     paths = []
     for group, mount in share_groups_with_mounts(node):
         path = share_path(mount.path, group.name)
-        if check_mount(node, mount).healthy and not run_in_child(
+        if check_mount(node, mount).healthy and not call_in_child(
             path, partial(is_share_directory_correct, node.paths.under_root(path), group), SECONDS
         ):
             paths.append(path)

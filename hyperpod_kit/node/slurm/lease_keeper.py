@@ -19,12 +19,12 @@ from typing import Any, Callable, Optional
 
 from hyperpod_kit import audit
 from hyperpod_kit.errors import NodeError, RunError
-from hyperpod_kit.node.machine.bounded import NoResponse, run_in_child
 from hyperpod_kit.node.machine.context import Node
 from hyperpod_kit.node.machine.facts import instance_id_from_metadata_service
 from hyperpod_kit.node.observe.check import check_mount
 from hyperpod_kit.node.slurm import lease
 from hyperpod_kit.node.slurm.state import StateLocation, shared_state_location
+from hyperpod_kit.system.bounded_child import NoResponse, call_in_child
 
 UNIT = "slurmctld.service"
 RESPONSE_SECONDS = 4.0
@@ -204,7 +204,7 @@ class LeaseKeeper:
         audit.record_root_action_in_journal(action, on, reason, asked_by="node slurm-state", owner=owner)
 
     def _run_bounded(self, what: str, work: Callable[[], Any]) -> Any:
-        return run_in_child(f"{what} at {self._where.lease}", work, RESPONSE_SECONDS)
+        return call_in_child(f"{what} at {self._where.lease}", work, RESPONSE_SECONDS)
 
     def _report_once(self, message: str) -> None:
         if message != self._last_message:

@@ -27,7 +27,6 @@ from typing import Any, Dict, List, Optional
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.states import Role
-from hyperpod_kit.node.machine.bounded import run_in_child
 from hyperpod_kit.node.machine.context import Node
 from hyperpod_kit.node.slurm.saved_state import (
     RunningSlurmctld,
@@ -36,6 +35,7 @@ from hyperpod_kit.node.slurm.saved_state import (
     choose_state_copy_or_none,
     read_saved_state,
 )
+from hyperpod_kit.system.bounded_child import call_in_child
 from hyperpod_kit.untrusted import by_descriptor
 
 DIRECTORY = ".hyperpod-kit"
@@ -127,7 +127,7 @@ def decide_which_state_copy_goes_on(
         states = _read_shared_state(base), _read_local_state(base, before)
         return [asdict(saved) if saved else None for saved in states]
 
-    shared, local = (SavedState(**raw) if raw else None for raw in run_in_child(_description(where), work, SECONDS))
+    shared, local = (SavedState(**raw) if raw else None for raw in call_in_child(_description(where), work, SECONDS))
     if requested is not None:
         if requested == StateCopy.LOCAL and local is None:
             raise NodeError(f"slurmctld has saved nothing in {local_directory or 'a directory of this machine'}")
@@ -168,7 +168,7 @@ def make_chosen_copy_the_shared_one(
         )
 
     try:
-        return str(run_in_child(_description(where), work, SECONDS))
+        return str(call_in_child(_description(where), work, SECONDS))
     except NodeError as err:
         raise NodeError(err.message, hint=HINT) from err
 
@@ -176,7 +176,7 @@ def make_chosen_copy_the_shared_one(
 def make_state_directories(node: Node, where: StateLocation) -> None:
     """Make this cluster's directory and that of its lease, or find them root's alone. Raises NodeError."""
     mount, base = node.paths.under_root(where.mount.path), node.paths.under_root(where.base)
-    run_in_child(_description(where), lambda: _make_state_directories(mount, base), SECONDS)
+    call_in_child(_description(where), lambda: _make_state_directories(mount, base), SECONDS)
 
 
 def _make_state_directories(mount: str, base: str) -> None:
@@ -187,7 +187,7 @@ def _make_state_directories(mount: str, base: str) -> None:
 def has_saved_state(node: Node, where: StateLocation) -> bool:
     """Whether slurmctld has ever saved a state there. Raises NodeError."""
     base = node.paths.under_root(where.base)
-    return bool(run_in_child(_description(where), lambda: _read_shared_state(base) is not None, SECONDS))
+    return bool(call_in_child(_description(where), lambda: _read_shared_state(base) is not None, SECONDS))
 
 
 def _description(where: StateLocation) -> str:

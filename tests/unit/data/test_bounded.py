@@ -12,9 +12,10 @@ import pytest
 from hyperpod_kit.data import ElasticLoader, IndexedDataset
 from hyperpod_kit.data.index.build import build_index
 from hyperpod_kit.data.reading import bounded
-from hyperpod_kit.data.reading.bounded import BoundedCalls, BoundedFile, ReadUnanswered
+from hyperpod_kit.data.reading.bounded import BoundedFile
 from hyperpod_kit.errors import DataUnavailable
 from hyperpod_kit.system import mountinfo
+from hyperpod_kit.system.bounded_thread import BoundedCalls, CallUnanswered
 from hyperpod_kit.untrusted import source_owner
 from tests.support.rows import full
 from tests.support.wait import Deadline, until
@@ -87,16 +88,12 @@ def test_with_workers_the_batches_are_the_same(corpus):
     assert found == calm
 
 
-def test_threads_that_are_left_behind_are_counted_and_let_go_of_files(tmp_path, monkeypatch):
-    monkeypatch.setattr(bounded, "_MAX_THREADS", 3)
+def test_a_file_that_is_opened_late_is_closed(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    calls = BoundedCalls(0.05)
-    before = set(threading.enumerate())  # those of earlier tests may end meanwhile
-    for _ in range(5):
-        with pytest.raises(ReadUnanswered):
-            BoundedFile(str(tmp_path / "pipe"), calls)
-    assert len(set(threading.enumerate()) - before) == 3, "no more than so many wait in the kernel"
+    calls = BoundedCalls(0.05, "test", most_threads=1)
     handles = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(CallUnanswered):
+        BoundedFile(str(tmp_path / "pipe"), calls)
     writer = os.open(tmp_path / "pipe", os.O_RDWR)
     (tmp_path / "file").write_text("here")
     until(lambda: calls._under_way == 0, what="the end of what was left behind")
@@ -106,9 +103,8 @@ def test_threads_that_are_left_behind_are_counted_and_let_go_of_files(tmp_path, 
 
 
 def test_an_error_of_the_call_is_the_callers(tmp_path):
-    calls = BoundedCalls(30)
     with pytest.raises(FileNotFoundError):
-        BoundedFile(str(tmp_path / "none"), calls)
+        BoundedFile(str(tmp_path / "none"), BoundedCalls(30, "test"))
 
 
 def test_a_child_has_threads_of_its_own(corpus):

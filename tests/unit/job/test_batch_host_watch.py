@@ -5,9 +5,8 @@ from __future__ import annotations
 import queue
 import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import Callable, List
+from typing import List
 
 import pytest
 
@@ -172,9 +171,9 @@ def test_of_the_looks_in_a_container_few_write(tmp_path: Path, marks: Path, monk
     asked: List[bool] = []
 
     class Counted(Probe):
-        def answers(self, sleep: Callable[[float], None] = time.sleep, *, write: bool = True) -> bool:
+        def answers(self, *, write: bool = True) -> bool:
             asked.append(write)
-            return super().answers(sleep, write=write)
+            return super().answers(write=write)
 
     monkeypatch.setattr(storage, "Probe", Counted)
     watch = RootWatch(str(root), lambda away: None, marks=str(marks), check_interval=0.01, inside=True)

@@ -17,6 +17,7 @@ from hyperpod_kit.checkpoint.repository.records import flush_note
 from hyperpod_kit.checkpoint.repository.records.flush_note import FlushNote
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.system.bounded_thread import CallUnanswered, result_within, start_in_thread
 
 INTERVAL = 1.0
 """Seconds between two signs."""
@@ -97,9 +98,8 @@ class FlushProgress:
 
     def close(self) -> None:
         self._closed.set()
-        last = threading.Thread(target=self._remove_all_notes, daemon=True, name="flush-notes-end")
-        last.start()
-        last.join(_LAST)
+        with contextlib.suppress(CallUnanswered):
+            result_within(start_in_thread(self._remove_all_notes, "flush-notes-end"), _LAST)
 
     def _remove_all_notes(self) -> None:
         with self._lock:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Mapping, 
 
 from hyperpod_kit.errors import NodeError, Unreachable
 from hyperpod_kit.model.states import LifecycleMode
-from hyperpod_kit.node.machine.bounded import run_in_child
 from hyperpod_kit.node.machine.context import Node, open_node
 from hyperpod_kit.node.machine.files import read_json, write_volatile, write_volatile_json
 from hyperpod_kit.node.machine.locks import hold_lock, is_locked
@@ -22,6 +21,7 @@ from hyperpod_kit.node.slurm.guard.collect import PlaneFacts, collect_facts
 from hyperpod_kit.node.slurm.guard.judge import judge
 from hyperpod_kit.node.slurm.guard.mend import Mended, Tries
 from hyperpod_kit.slurm.findings import GuardRecord, SlurmFinding, read_guard_record
+from hyperpod_kit.system.bounded_child import call_in_child
 
 if TYPE_CHECKING:
     import argparse
@@ -128,7 +128,7 @@ def _check_and_mend_slurm(node: Node) -> GuardCycle:
         path, text = f"{directory}/{METRICS}", render_metrics(record, node.clock.monotonic() - started_at)
         try:
             # Another may be at home there, and have something mounted that hangs.
-            run_in_child(path, partial(write_volatile, node.paths.under_root(path), text), 5.0)
+            call_in_child(path, partial(write_volatile, node.paths.under_root(path), text), 5.0)
         except NodeError as err:
             messages.append(f"no metrics: {err.message}")
     return GuardCycle(record, tuple(messages))

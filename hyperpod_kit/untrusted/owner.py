@@ -146,6 +146,7 @@ def _run_in_child(work: Callable[[Receiver], Any], uid: int, path: str, limits: 
         raise Unreachable(f"{path} was not asked: {SILENCES} others of uid {uid} do not answer", hint="findmnt --list")
     sys.stdout.flush()
     sys.stderr.flush()
+    # By hand: it becomes a user and reports how it gets on, and `system` has what lies above this package.
     source, sink = os.pipe()
     parent = os.getpid()
     pid = os.fork()

@@ -98,6 +98,7 @@ class StepNoteWriter:
             round(now, 1),
             describe_positions_of_ranks(reports),
         )
+        # By hand: nobody ever waits for it, and what no OSError is must show.
         self._thread = threading.Thread(target=self._write, args=(note,), daemon=True, name="hpk-step-note")
         self._thread.start()
 

@@ -60,6 +60,8 @@ _SIGNAL = 128
 class Probe:
     """Probes by one process at a time: while one hangs in the kernel no second one is started, and none is waited for.
 
+    A program, and no call in a fork of this process, which has threads and handlers of signals.
+
     `state`: the directory of our records; `root`: given where they are not in it.
     """
 

@@ -1,6 +1,7 @@
 """Run a program that may hang in the driver, and may say anything for ever: bounded in time and in size.
 
-A process that the kernel holds ignores SIGKILL: it is left behind and noted, and no second one is started beside it.
+A process that the kernel holds ignores SIGKILL: it is left behind and noted, and no second one is started beside it,
+also by the next run of ours: `run.py:LocalRunner` keeps no such note.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """

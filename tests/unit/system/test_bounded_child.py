@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import struct
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import List
 
@@ -17,6 +15,7 @@ import pytest
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.system import bounded_child
 from hyperpod_kit.system.bounded_child import NoResponse, call_in_child
+from tests.support.serving_fuse import serving_mount
 from tests.support.silent_fuse import silent_mount
 from tests.support.wait import Deadline, scaled, until
 
@@ -86,29 +85,20 @@ def test_a_mount_that_hangs_costs_the_child(tmp_path: Path) -> None:
     assert bounded_child._unreaped == []
 
 
-INIT, OPCODE, UNIQUE = 26, 4, 8
-
-
-def answer_init_and_nothing_else(handle: int) -> None:
-    """As a daemon that has read what it was asked, and waits for its server: the asker sleeps uninterruptibly."""
-    request = os.read(handle, 1 << 20)
-    assert struct.unpack_from("<I", request, OPCODE) == (INIT,)
-    body = struct.pack("<IIIIHHI", 7, 31, 0, 0, 1, 1, 1 << 17).ljust(64, b"\0")
-    os.write(handle, struct.pack("<IiQ", 16 + len(body), 0, *struct.unpack_from("<Q", request, UNIQUE)) + body)
-    os.read(handle, 1 << 20)
-
-
 @pytest.mark.needs("fuse")
 def test_a_child_that_the_kernel_holds_is_left_behind_and_reaped_later(tmp_path: Path) -> None:
     path = tmp_path / "mount"
-    with silent_mount(path) as handle:
-        daemon = threading.Thread(target=answer_init_and_nothing_else, args=(handle,), daemon=True)
-        daemon.start()
-        begun = time.monotonic()
+
+    def list_until_it_hangs() -> None:
+        while True:
+            os.listdir(path)
+
+    with serving_mount(path) as daemon:
+        daemon.send_signal(signal.SIGUSR1)
+        deadline = Deadline(20)
         with pytest.raises(NoResponse):
-            call_in_child("the mount", lambda: os.statvfs(path).f_bavail, scaled(0.5))
-        assert time.monotonic() - begun < scaled(10)
-        daemon.join()
+            call_in_child("the mount", list_until_it_hangs, scaled(0.5))
+        assert not deadline.has_passed()
         (pid,) = bounded_child._unreaped
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         assert state == "D", "it ignores SIGKILL"

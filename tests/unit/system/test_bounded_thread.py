@@ -76,7 +76,8 @@ def test_a_late_error_is_handed_to_nobody(pipe: str) -> None:
         os.close(opened(pipe))
         raise OSError(errno.EIO, "late")
 
-    calls, late = BoundedCalls(0.05, "test"), []
+    late: List[None] = []
+    calls = BoundedCalls(0.05, "test")
     with pytest.raises(CallUnanswered):
         calls.call(open_and_fail, on_late_result=late.append)
     writer = os.open(pipe, os.O_RDWR)

@@ -71,6 +71,7 @@ def flush_as(
             on_progress=lambda sign: _write_sign(response_write_fd, sign),
         )
 
+    # Not `system/bounded_child.py`: it becomes a user, has errors to pass on, and takes as long as it moves something.
     response_fd, response_write_fd = os.pipe()
     errors, put_error = os.pipe()
     parent = os.getpid()

@@ -26,7 +26,7 @@ MAY_IMPORT: Dict[str, Set[str]] = {
     "renamed": set(),
     "extras": {"errors"},
     "version": set(),
-    "model": set(),
+    "model": {"untrusted"},
     "untrusted": {"descriptors", "errors"},
     "system": {"errors", "untrusted"},
     "audit": {"environment", "untrusted"},

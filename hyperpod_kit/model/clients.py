@@ -5,8 +5,8 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Dict, Mapping
+from dataclasses import dataclass
+from typing import Dict
 
 CLIENTS: Dict[str, str] = {
     "efs-utils": "amazon-efs-utils",
@@ -57,9 +57,6 @@ class Package:
             return self.name.startswith(package_name)
         return self.name == package_name
 
-    def to_dict(self) -> Dict[str, Any]:
-        return asdict(self)
-
 
 def client_of_own_package_or_empty(name: str) -> str:
     """The client that a package is the own package of, "" for any other."""
@@ -67,8 +64,3 @@ def client_of_own_package_or_empty(name: str) -> str:
         if name == package_name or (package_name.endswith("-") and name.startswith(package_name)):
             return client
     return ""
-
-
-def package_from_dict(raw: Mapping[str, Any]) -> Package:
-    """Inverse of `Package.to_dict`. Raises TypeError for unknown or missing fields."""
-    return Package(**raw)

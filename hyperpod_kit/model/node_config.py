@@ -6,18 +6,19 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
-from typing import Any, Dict, Mapping, Optional, Tuple
+from dataclasses import dataclass, field, replace
+from typing import Mapping, Optional, Tuple
 
-from hyperpod_kit.model.clients import Package, package_from_dict
+from hyperpod_kit.model.clients import Package
 from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.mounts.kinds import mount_from_dict, mount_to_dict
-from hyperpod_kit.model.optional_steps import OptionalSteps, steps_from_dict
-from hyperpod_kit.model.scripts import CustomScript, script_from_dict
-from hyperpod_kit.model.secrets import Secret, secret_from_dict
-from hyperpod_kit.model.shares import Group, group_from_dict
+from hyperpod_kit.model.optional_steps import OptionalSteps
+from hyperpod_kit.model.scripts import CustomScript
+from hyperpod_kit.model.secrets import Secret
+from hyperpod_kit.model.shares import Group
 from hyperpod_kit.model.states import MountState
+from hyperpod_kit.untrusted.dataclass_json import dataclass_from_json, dataclass_to_json, field_types, json_field
 
 FORMAT = "hpk-node/1"
 
@@ -76,7 +77,8 @@ class NodeConfig:
     scripts: Tuple[CustomScript, ...] = ()
     steps: OptionalSteps = field(default_factory=OptionalSteps)
     groups: Tuple[Group, ...] = ()
-    controllers: int = 1
+    # The bundle of a cluster with one is what it always was.
+    controllers: int = field(default=1, metadata=json_field(left_out=1))
 
     def mounts_for(self, role: str, group: str) -> Tuple[Mount, ...]:
         """The mounts that a node of this role in this instance group carries, in configuration order."""
@@ -84,48 +86,16 @@ class NodeConfig:
 
     def to_json(self) -> str:
         """Canonical JSON: sorted keys, two spaces, one final newline."""
-        data: Dict[str, Any] = {
-            "format": FORMAT,
-            "cluster_name": self.cluster_name,
-            "lifecycle_mode": self.lifecycle_mode,
-            "roles": dict(self.roles),
-            "mounts": [mount_to_dict(mount) for mount in self.mounts],
-            "users": [asdict(user) for user in self.users],
-            "health": asdict(self.health),
-            "failure_pause": self.failure_pause,
-            "packages": [package.to_dict() for package in self.packages],
-            "secrets": [secret.to_dict() for secret in self.secrets],
-            "slurm_state": self.slurm_state,
-            "scripts": [script.to_dict() for script in self.scripts],
-            "steps": self.steps.to_dict(),
-            "groups": [group.to_dict() for group in self.groups],
-            "metadata_users": None if self.metadata_users is None else list(self.metadata_users),
-        }
-        if self.controllers > 1:  # the bundle of a cluster with one is what it always was
-            data["controllers"] = self.controllers
+        mounts = [mount_to_dict(mount) for mount in self.mounts]
+        data = {"format": FORMAT, **dataclass_to_json(self), "mounts": mounts}
         return json.dumps(data, indent=2, sort_keys=True) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> NodeConfig:
-        """Inverse of `to_json`. Raises ValueError for another format."""
+        """Inverse of `to_json`. Raises ValueError for another format or a field of another type, KeyError, TypeError."""
         data = json.loads(text)
         if data.get("format") != FORMAT:
             raise ValueError(f"expected format {FORMAT}, found {data.get('format')}")
-        return cls(
-            cluster_name=data["cluster_name"],
-            lifecycle_mode=data["lifecycle_mode"],
-            roles=dict(data["roles"]),
-            mounts=tuple(mount_from_dict(raw) for raw in data["mounts"]),
-            users=tuple(User(**raw) for raw in data["users"]),
-            health=HealthPolicy(**data["health"]),
-            failure_pause=data["failure_pause"],
-            packages=tuple(package_from_dict(raw) for raw in data["packages"]),
-            secrets=tuple(secret_from_dict(raw) for raw in data["secrets"]),
-            slurm_state=data["slurm_state"],
-            metadata_users=None if data["metadata_users"] is None else tuple(data["metadata_users"]),
-            # `to_json` leaves out what the configuration does not use.
-            scripts=tuple(script_from_dict(raw) for raw in data.get("scripts", ())),
-            steps=steps_from_dict(data.get("steps", {})),
-            groups=tuple(group_from_dict(raw) for raw in data.get("groups", ())),
-            controllers=data.get("controllers", 1),
-        )
+        mounts = tuple(mount_from_dict(raw) for raw in data["mounts"])
+        known = {name: value for name, value in data.items() if name in field_types(cls) and name != "mounts"}
+        return replace(dataclass_from_json(cls, known), mounts=mounts)

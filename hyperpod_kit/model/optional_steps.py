@@ -5,11 +5,10 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Dict, Mapping, Optional, Tuple
+from dataclasses import dataclass, field, fields
+from typing import ClassVar, Dict, Mapping, Optional, Tuple
 
 from hyperpod_kit.model.accelerators import REPORT
-from hyperpod_kit.model.dataclass_json import dataclass_from_json
 from hyperpod_kit.model.states import Role
 
 LIMITS: Dict[str, str] = {
@@ -179,7 +178,9 @@ class DeviceChecks:
 
 @dataclass(frozen=True)
 class OptionalSteps:
-    """What is on."""
+    """What is on. Only that is written, so that a bundle without any does not change."""
+
+    json_only_when_set: ClassVar[bool] = True
 
     accounting: Optional[Accounting] = None
     log_rotation: Optional[LogRotation] = None
@@ -205,12 +206,3 @@ class OptionalSteps:
         if role == Role.CONTROLLER:
             upkeep_steps += ["node_exporter", "accounting"]
         return tuple(name for name in upkeep_steps if name in self.enabled_step_names)
-
-    def to_dict(self) -> Dict[str, Any]:
-        """Return the JSON form of the enabled steps only, so that a bundle without any does not change."""
-        return {name: asdict(getattr(self, name)) for name in self.enabled_step_names}
-
-
-def steps_from_dict(raw: Mapping[str, Any]) -> OptionalSteps:
-    """Inverse of `OptionalSteps.to_dict`. Raises TypeError for unknown or missing fields."""
-    return dataclass_from_json(OptionalSteps, raw)

@@ -5,8 +5,8 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Dict, Mapping, Tuple
+from dataclasses import dataclass
+from typing import Mapping, Tuple
 
 from hyperpod_kit.model.states import ROLES
 
@@ -53,12 +53,3 @@ class CustomScript:
     def runs_on(self, role: str, group: str) -> bool:
         """Whether a node of that role, in that instance group, runs it."""
         return role in self.roles and (not self.groups or group in self.groups)
-
-    def to_dict(self) -> Dict[str, Any]:
-        return asdict(self)
-
-
-def script_from_dict(raw: Mapping[str, Any]) -> CustomScript:
-    """Inverse of `CustomScript.to_dict`. Raises TypeError for unknown or missing fields."""
-    lists = {key: tuple(raw[key]) for key in ("arguments", "roles", "groups")}
-    return CustomScript(**{**raw, **lists})

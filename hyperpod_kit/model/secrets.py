@@ -6,8 +6,8 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
-from typing import Any, Dict, Mapping, Tuple
+from dataclasses import dataclass
+from typing import Tuple
 
 from hyperpod_kit.model.states import ROLES
 
@@ -41,11 +41,3 @@ class Secret:
     def partition(self) -> str:
         """`aws`, `aws-cn`, …"""
         return self.arn.split(":")[1]
-
-    def to_dict(self) -> Dict[str, Any]:
-        return {**asdict(self), "roles": list(self.roles)}
-
-
-def secret_from_dict(raw: Mapping[str, Any]) -> Secret:
-    """Inverse of `Secret.to_dict`. Raises TypeError for unknown or missing fields."""
-    return Secret(**{**raw, "roles": tuple(raw["roles"])})

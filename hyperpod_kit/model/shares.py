@@ -10,8 +10,8 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Dict, Mapping, Tuple
+from dataclasses import dataclass
+from typing import Tuple
 
 SHARE_MODE = 0o2770
 """Set-group-id: what is made in it belongs to the group."""
@@ -46,15 +46,6 @@ class Group:
         if self.archived:
             return 0
         return self.gid
-
-    def to_dict(self) -> Dict[str, Any]:
-        """JSON form."""
-        return {**asdict(self), "members": list(self.members), "mounts": list(self.mounts)}
-
-
-def group_from_dict(raw: Mapping[str, Any]) -> Group:
-    """Inverse of `to_dict`."""
-    return Group(raw["name"], raw["gid"], tuple(raw["members"]), tuple(raw["mounts"]), raw["archived"])
 
 
 def share_path(base: str, group: str) -> str:

@@ -24,7 +24,6 @@ from hyperpod_kit.config.settings.settings import (
 from hyperpod_kit.config.settings.sourced import SourcedMount
 from hyperpod_kit.model.clients import Package, client_of_own_package_or_empty
 from hyperpod_kit.model.cluster import AccountingDatabase, ClusterSpec, InstanceGroup, Vpc
-from hyperpod_kit.model.dataclass_json import field_types
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.mounts.kinds import KINDS
 from hyperpod_kit.model.node_config import HealthPolicy, User
@@ -33,6 +32,7 @@ from hyperpod_kit.model.scripts import AFTER_MOUNTS, CustomScript
 from hyperpod_kit.model.secrets import Secret
 from hyperpod_kit.model.shares import Group
 from hyperpod_kit.model.states import ROLES, LifecycleMode, Role
+from hyperpod_kit.untrusted.dataclass_json import field_types
 
 PASSTHROUGH_KEYS = ("slurm_configurations", "fsx_openzfs_dns_name")
 """AWS's keys that go on to AWS's own scripts as they are."""

@@ -8,7 +8,6 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict, fields
 from typing import Any, Dict, Mapping, Type, TypeVar
 
 from hyperpod_kit.model.mounts.base import Mount
@@ -18,6 +17,7 @@ from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.model.mounts.nvme import NvmeMount
 from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
 from hyperpod_kit.model.mounts.s3files import S3FilesMount
+from hyperpod_kit.untrusted.dataclass_json import dataclass_from_json, dataclass_to_json
 
 KINDS: Dict[str, Type[Any]] = {
     EfsMount.kind: EfsMount,
@@ -50,19 +50,12 @@ def collect_kind_objects(package: str, expected_type: Type[T]) -> Dict[str, T]:
 
 def mount_to_dict(mount: Mount) -> Dict[str, Any]:
     """JSON form of a mount: its fields and `kind`."""
-    values: Dict[str, Any] = asdict(mount)  # type: ignore[call-overload]
-    return {"kind": mount.kind, **values, "roles": list(mount.roles), "groups": list(mount.groups)}
+    return {"kind": mount.kind, **dataclass_to_json(mount)}
 
 
 def mount_from_dict(raw: Mapping[str, Any]) -> Mount:
-    """Inverse of `mount_to_dict`. Raises KeyError for an unknown kind, TypeError for unknown or missing fields."""
+    """Inverse of `mount_to_dict`. Raises KeyError for an unknown kind, ValueError for a field that is
+    unknown, missing or of another type."""
     data = dict(raw)
-    cls = KINDS[data.pop("kind")]
-    for key in ("roles", "groups"):
-        if key in data:
-            data[key] = tuple(data[key])
-    unexpected_keys = sorted(set(data) - {kind_field.name for kind_field in fields(cls)})
-    if unexpected_keys:
-        raise TypeError(f"unknown field(s) {', '.join(unexpected_keys)} of a {cls.kind} mount")
-    mount: Mount = cls(**data)
+    mount: Mount = dataclass_from_json(KINDS[data.pop("kind")], data)
     return mount

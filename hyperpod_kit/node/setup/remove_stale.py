@@ -39,7 +39,7 @@ def recorded_mounts(node: Node) -> List[Mount]:
     """The mounts that this node was given so far and that were not taken away."""
     mounts = []
     for raw in read_json(node.paths.recorded_mounts) or []:
-        with contextlib.suppress(KeyError, TypeError):  # of a version that knew other kinds or fields
+        with contextlib.suppress(KeyError, TypeError, ValueError):  # of a version that knew other kinds or fields
             mounts.append(mount_from_dict(raw))
     return mounts
 

@@ -22,7 +22,7 @@ TRAINER: Tuple[Tuple[Any, str], ...] = (
     (trainer.SlotCaptured(1), '{"op":"captured","slot":1}'),
     (trainer.SaveSkipped(KEY, "no slot"), '{"op":"skipped","key":[2,5,"ab12cd"],"why":"no slot"}'),
     (
-        trainer.TensorDigests(KEY, [("w", "F32 [1]", "00")]),
+        trainer.TensorDigests(KEY, (("w", "F32 [1]", "00"),)),
         '{"op":"which","key":[2,5,"ab12cd"],"tensors":[["w","F32 [1]","00"]]}',
     ),
     (trainer.TensorDigests(KEY, None), '{"op":"which","key":[2,5,"ab12cd"],"tensors":null}'),

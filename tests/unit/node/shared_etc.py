@@ -12,9 +12,10 @@ from pathlib import Path
 
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.mounts.lustre import LustreMount
-from hyperpod_kit.model.shares import group_from_dict
+from hyperpod_kit.model.shares import Group
 from hyperpod_kit.node.setup import groups, shares
 from hyperpod_kit.run import LocalRunner
+from hyperpod_kit.untrusted.dataclass_json import dataclass_from_json
 from tests.unit.node.fakes import FakeNode
 
 LUSTRE = LustreMount("fsx", "/fsx", "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com", "abcdefgh")
@@ -25,7 +26,7 @@ def main(root: str, wanted: str) -> None:
     fake = FakeNode(Path(root), [LUSTRE])
     fake.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")
     os.chmod(root, 0o755)
-    config = replace(fake.node.config, groups=tuple(group_from_dict(raw) for raw in json.loads(wanted)))
+    config = replace(fake.node.config, groups=tuple(dataclass_from_json(Group, raw) for raw in json.loads(wanted)))
     node = replace(fake.node, config=config, runner=LocalRunner())
     for step in (groups.STEP, shares.STEP):
         try:

@@ -17,6 +17,7 @@ from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.node_config import NodeConfig
 from hyperpod_kit.model.shares import Group
 from hyperpod_kit.node.setup import shares
+from hyperpod_kit.untrusted.dataclass_json import dataclass_to_json
 from tests.support.capabilities import require
 
 CHECKOUT = Path(__file__).parents[3]
@@ -52,7 +53,7 @@ class Place:
 
     def node(self, *groups: Group) -> List[List[Any]]:
         """What the steps `groups` and `shares` say."""
-        text = json.dumps([group.to_dict() for group in groups])
+        text = json.dumps([dataclass_to_json(group) for group in groups])
         done = self.within(sys.executable, "-m", "tests.unit.node.shared_etc", str(self.root), text)
         assert not done.returncode, done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]

@@ -14,11 +14,12 @@ lost message means.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, fields
-from typing import Any, Callable, ClassVar, Dict, NoReturn, Type, TypeVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, NoReturn, Type, TypeVar
 
 from hyperpod_kit.checkpoint.agent.shm.control_page import Key
 from hyperpod_kit.checkpoint.agent.wire.channel import JsonMessage
+from hyperpod_kit.untrusted.dataclass_json import dataclass_from_json, dataclass_to_json, json_field
 
 _Message = TypeVar("_Message", bound="Message")
 
@@ -56,63 +57,22 @@ class Message:
     TAG: ClassVar[str]
 
     def to_json(self) -> JsonMessage:
-        body: JsonMessage = {self.CHANNEL: self.TAG}
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value or field.name not in _OMITTED:
-                body[_KEYS.get(field.name, field.name)] = value.value if isinstance(value, enum.Enum) else value
-        return body
+        return {self.CHANNEL: self.TAG, **dataclass_to_json(self)}
 
     @classmethod
     def from_json(cls: Type[_Message], body: JsonMessage) -> _Message:
-        """Raises KeyError, ValueError, TypeError, IndexError for what is no such message."""
-        omitted = _OMITTED
-        return cls(
-            **{
-                field.name: omitted[field.name]
-                if field.name in omitted and field.name not in body
-                else _PARSERS[field.name](body[_KEYS.get(field.name, field.name)])
-                for field in fields(cls)
-            }
-        )
+        """Raises ValueError for what is no such message."""
+        return dataclass_from_json(cls, body, ignore_unknown=True)
 
 
 def parse_key(value: Any) -> Key:
     return (int(value[0]), int(value[1]), str(value[2]))
 
 
-def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: None if value is None else read(value)
+THERE = json_field("there")
+WAS = json_field("was")
+WHY = json_field("why")
+"""Metadata of fields whose key on the socket is another word."""
 
-
-_PARSERS: Dict[str, Callable[[Any], Any]] = {
-    "addresses": lambda value: tuple((str(host), int(port)) for host, port in value),
-    "adopted": bool,
-    "digest": str,
-    "full": bool,
-    "hint": _optional(str),
-    "holders": str,
-    "is_present": bool,
-    "keep": _optional(parse_key),
-    "key": parse_key,
-    "kind": str,
-    "memory": bool,
-    "note": str,
-    "outcome": CaptureOutcome,
-    "partner_port": int,
-    "port": int,
-    "reason": str,
-    "replicas": _optional(dict),
-    "report": dict,
-    "slot": _optional(int),
-    "tensors": _optional(lambda value: [(str(name), str(layout), str(digest)) for name, layout, digest in value]),
-    "text": _optional(str),
-    "tier": str,
-}
-"""Field -> how it is read. A field means the same in every message that has it."""
-
-_KEYS = {"is_present": "there", "outcome": "was", "reason": "why"}
-"""Field -> its key on the socket, where that is another word."""
-
-_OMITTED: Dict[str, Any] = {"adopted": False, "full": False, "memory": False, "partner_port": 0}
-"""Fields that are not written when they are this."""
+UNLESS_FALSE = json_field(left_out=False)
+"""Metadata of a field that is written only where it is true."""

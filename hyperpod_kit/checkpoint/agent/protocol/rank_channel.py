@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Dict, NamedTuple, Optional, Tuple, Type, Union, get_args
 
-from hyperpod_kit.checkpoint.agent.protocol.message import Message, parse_key
+from hyperpod_kit.checkpoint.agent.protocol.message import THERE, UNLESS_FALSE, WHY, Message, parse_key
 from hyperpod_kit.checkpoint.agent.reports.replicas import Replicas, Tensors
 from hyperpod_kit.checkpoint.agent.shm.control_page import Key
 from hyperpod_kit.checkpoint.agent.wire.channel import JsonMessage
@@ -32,9 +32,9 @@ class RankCaptured(_RankMessage):
 
     TAG = "captured"
     key: Key
-    adopted: bool
+    adopted: bool = field(metadata=UNLESS_FALSE)
     replicas: Optional[Replicas]
-    memory: bool = False
+    memory: bool = field(default=False, metadata=UNLESS_FALSE)
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class RankSkipped(_RankMessage):
 
     TAG = "skipped"
     key: Key
-    reason: str
+    reason: str = field(metadata=WHY)
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class RankLocal(_RankMessage):
 
     TAG = "local"
     key: Key
-    is_present: bool
+    is_present: bool = field(metadata=THERE)
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,8 @@ class RankFailed(_RankMessage):
 
     TAG = "failed"
     key: Key
-    reason: str
-    full: bool = False
+    reason: str = field(metadata=WHY)
+    full: bool = field(default=False, metadata=UNLESS_FALSE)
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Callable, Dict, Optional, Sequence, Tuple, Type, Union, get_args
 
-from hyperpod_kit.checkpoint.agent.protocol.message import CaptureOutcome, Message
+from hyperpod_kit.checkpoint.agent.protocol.message import WAS, WHY, CaptureOutcome, Message
 from hyperpod_kit.checkpoint.agent.reports.replicas import Tensors
 from hyperpod_kit.checkpoint.agent.shm.control_page import Key
 from hyperpod_kit.checkpoint.agent.wire.channel import JsonMessage
+from hyperpod_kit.untrusted.dataclass_json import json_field
 
 # --- trainer -> its agent ---------------------------------------------------------------------------------------------
 
@@ -65,7 +66,7 @@ class SaveSkipped(_FromTrainerMessage):
 
     TAG = "skipped"
     key: Key
-    reason: str
+    reason: str = field(metadata=WHY)
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ class Ready(_FromAgentMessage):
 
     TAG = "ready"
     port: int
-    partner_port: int = 0
+    partner_port: int = field(default=0, metadata=json_field(left_out=0))
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ class StartRefused(_FromAgentMessage):
 
     TAG = "refused"
     kind: str
-    reason: str
+    reason: str = field(metadata=WHY)
     hint: Optional[str]
 
 
@@ -136,7 +137,7 @@ class AgentTrouble(_FromAgentMessage):
     """Something that a person should know, and that ends nothing."""
 
     TAG = "trouble"
-    reason: str
+    reason: str = field(metadata=WHY)
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ class Stalled(_FromAgentMessage):
     """Work stands still; "": it goes on."""
 
     TAG = "stalled"
-    reason: str
+    reason: str = field(metadata=WHY)
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,7 @@ class Fatal(_FromAgentMessage):
     """No save can reach storage any more; another agent would not help."""
 
     TAG = "fatal"
-    reason: str
+    reason: str = field(metadata=WHY)
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,7 @@ class RootTaken(_FromAgentMessage):
     """A newer start has the root: nothing that this one saves will last. The agent stays."""
 
     TAG = "taken"
-    reason: str
+    reason: str = field(metadata=WHY)
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,7 @@ class AgentEnded(_FromAgentMessage):
     """No agent will be there any more. Never on a socket: the trainer's end says so of itself."""
 
     TAG = "ended"
-    reason: str
+    reason: str = field(metadata=WHY)
 
 
 @dataclass(frozen=True)
@@ -211,7 +212,7 @@ class SaveDurable(_FromAgentMessage):
     TAG = "durable"
     key: Key
     note: str
-    outcome: CaptureOutcome
+    outcome: CaptureOutcome = field(metadata=WAS)
 
 
 @dataclass(frozen=True)
@@ -221,7 +222,7 @@ class SaveFailed(_FromAgentMessage):
     TAG = "failed"
     key: Key
     note: str
-    outcome: CaptureOutcome
+    outcome: CaptureOutcome = field(metadata=WAS)
 
 
 @dataclass(frozen=True)
@@ -231,7 +232,7 @@ class SaveDropped(_FromAgentMessage):
     TAG = "dropped"
     key: Key
     note: str
-    outcome: CaptureOutcome
+    outcome: CaptureOutcome = field(metadata=WAS)
 
 
 SaveEvent = Union[SaveSealed, SaveLocal, SaveDurable, SaveFailed, SaveDropped]

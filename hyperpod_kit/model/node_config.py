@@ -6,7 +6,7 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Mapping, Optional, Tuple
 
 from hyperpod_kit.model.clients import Package
@@ -18,7 +18,7 @@ from hyperpod_kit.model.scripts import CustomScript
 from hyperpod_kit.model.secrets import Secret
 from hyperpod_kit.model.shares import Group
 from hyperpod_kit.model.states import MountState
-from hyperpod_kit.untrusted.dataclass_json import dataclass_from_json, dataclass_to_json, field_types, json_field
+from hyperpod_kit.untrusted.dataclass_json import dataclass_from_json, dataclass_to_json, json_field
 
 FORMAT = "hpk-node/1"
 
@@ -92,10 +92,11 @@ class NodeConfig:
 
     @classmethod
     def from_json(cls, text: str) -> NodeConfig:
-        """Inverse of `to_json`. Raises ValueError for another format or a field of another type, KeyError, TypeError."""
+        """Inverse of `to_json`. Raises ValueError for another format or a field of another type, KeyError."""
         data = json.loads(text)
         if data.get("format") != FORMAT:
             raise ValueError(f"expected format {FORMAT}, found {data.get('format')}")
+        names = {node_field.name for node_field in fields(cls)} - {"mounts"}
         mounts = tuple(mount_from_dict(raw) for raw in data["mounts"])
-        known = {name: value for name, value in data.items() if name in field_types(cls) and name != "mounts"}
+        known = {name: value for name, value in data.items() if name in names}
         return replace(dataclass_from_json(cls, known), mounts=mounts)

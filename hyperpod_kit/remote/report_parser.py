@@ -10,6 +10,7 @@ from typing import Any, Mapping, NoReturn
 from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.states import STATES, MountState
 from hyperpod_kit.slurm.findings import SlurmFinding
+from hyperpod_kit.untrusted.dataclass_json import dataclass_from_json
 from hyperpod_kit.untrusted.parse import parse_json_object
 from hyperpod_kit.untrusted.text import clean_one_line
 
@@ -78,8 +79,8 @@ _NO_FINDING = SlurmFinding("unreadable", "what the node says of Slurm cannot be 
 
 def _finding_or_unreadable_fault(raw: Any) -> SlurmFinding:
     try:
-        finding = SlurmFinding.from_dict(raw)
-    except (KeyError, TypeError, ValueError):
+        finding = dataclass_from_json(SlurmFinding, raw, ignore_unknown=True, require_all=True)
+    except ValueError:
         return _NO_FINDING
     return SlurmFinding(
         clean_one_line(finding.code),

@@ -5,11 +5,11 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from hyperpod_kit.untrusted import parse
+from hyperpod_kit.untrusted.dataclass_json import dataclass_from_json, dataclass_to_json
 from hyperpod_kit.untrusted.files import open_nonblocking
 
 RECORD = "/run/hyperpod-kit/slurm.json"
@@ -49,17 +49,6 @@ class SlurmFinding:
             return f"{self.detail}; {self.remedy}"
         return self.detail
 
-    def to_dict(self) -> Dict[str, Any]:
-        return {"code": self.code, "detail": self.detail, "remedy": self.remedy, "fault": self.fault}
-
-    @classmethod
-    def from_dict(cls, raw: Any) -> SlurmFinding:
-        """Inverse of `to_dict`. Raises KeyError, TypeError, ValueError."""
-        code, detail, remedy, fault = raw["code"], raw["detail"], raw["remedy"], raw["fault"]
-        if not all(isinstance(text, str) for text in (code, detail, remedy)) or not isinstance(fault, bool):
-            raise ValueError("a finding of another form")
-        return cls(code, detail, remedy, fault)
-
 
 @dataclass(frozen=True)
 class GuardRecord:
@@ -70,12 +59,7 @@ class GuardRecord:
     notes: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> Dict[str, Any]:
-        return {
-            "format": FORMAT,
-            "checked_at": self.checked_at,
-            "findings": [finding.to_dict() for finding in self.findings],
-            "notes": dict(self.notes),
-        }
+        return {"format": FORMAT, **dataclass_to_json(self)}
 
 
 def read_guard_record(path: str = RECORD) -> Optional[GuardRecord]:
@@ -83,17 +67,10 @@ def read_guard_record(path: str = RECORD) -> Optional[GuardRecord]:
     try:
         with open(path, "rb", opener=open_nonblocking) as stream:
             raw = parse.parse_json_object(stream.read(LARGEST))
-        if raw["format"] != FORMAT:
+        if raw.get("format") != FORMAT:
             return None
-        checked_at = float(raw["checked_at"])
-        if not math.isfinite(checked_at):  # of no age, it would stand for ever
-            return None
-        return GuardRecord(
-            checked_at,
-            tuple(SlurmFinding.from_dict(raw_finding) for raw_finding in raw["findings"]),
-            dict(raw["notes"]),
-        )
-    except (OSError, KeyError, TypeError, ValueError, OverflowError):
+        return dataclass_from_json(GuardRecord, raw, ignore_unknown=True, require_all=True)
+    except (OSError, ValueError):
         return None
 
 

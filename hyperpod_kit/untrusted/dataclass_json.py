@@ -4,8 +4,9 @@
     dataclass_from_json(User, {"name": "ann", "uid": "x", ...})     ValueError: User.uid is 'x', expected a whole number
 
 A field is a text, a number, a bool, an enum (written as its value), another such class, a tuple or a list of these, a
-mapping, None where it is Optional, or `Any`: a value that is JSON already. A bool is no number, a number is finite and of 64 bits, and no
-value is converted. Bounds that a type does not tell (at least 0, at most 200 characters) are the caller's to check.
+mapping, None where it is Optional, or `Any`: a value that is JSON already. A bool is no number, a number lies between
+-2**63 and 2**63, and no value is converted. Bounds that a type does not tell (at least 0, at most 200 characters) are
+the caller's to check.
 
 The types are evaluated on every Python that a node may have, so there they are written as `typing` names them.
 
@@ -16,7 +17,6 @@ from __future__ import annotations
 
 import collections.abc
 import enum
-import math
 import types
 from dataclasses import MISSING, fields, is_dataclass
 from functools import lru_cache, partial
@@ -41,9 +41,16 @@ from typing import (
 
 T = TypeVar("T")
 
-_Reader = Callable[[Any, bool], Any]
-"""(a value of JSON, whether unknown keys are passed over) -> the value of the field. Raises ValueError with what
-follows the field's name in the message."""
+
+class _Rules(NamedTuple):
+    """The options of `dataclass_from_json`."""
+
+    ignore_unknown: bool
+    require_all: bool
+
+
+_Reader = Callable[[Any, _Rules], Any]
+"""From a value of JSON to that of the field. Raises ValueError with what follows the field's name in the message."""
 
 _MOST = 1 << 63
 _UNIONS = (Union, getattr(types, "UnionType", Union))
@@ -63,26 +70,28 @@ def json_field(key: str = "", left_out: Any = MISSING) -> Mapping[str, Any]:
 def dataclass_to_json(instance: Any) -> Dict[str, Any]:
     """Return the JSON object, its keys in the order of the fields."""
     body: Dict[str, Any] = {}
-    for field in _fields_of(type(instance)):
+    cls: Any = type(instance)
+    for field in _fields_of(cls):
         value = getattr(instance, field.name)
         if field.left_out is MISSING or value != field.left_out:
             body[field.key] = field.write(value)
     return body
 
 
-def dataclass_from_json(cls: Type[T], raw: Any, *, ignore_unknown: bool = False) -> T:
-    """Return the instance that a JSON object describes; a field with a default may be missing.
+def dataclass_from_json(cls: Type[T], raw: Any, *, ignore_unknown: bool = False, require_all: bool = False) -> T:
+    """Return the instance that a JSON object describes.
 
     Args:
         cls: The dataclass or NamedTuple.
         raw: The object, as `json.loads` returns it. It may be anything.
         ignore_unknown: Whether keys without a field are passed over, here and in objects below, or refused.
+        require_all: Whether a field must be there although it has a default.
 
     Raises:
         ValueError: A key is missing or unknown, or a value is not of its field's type.
     """
     try:
-        instance: T = _read_object(cls, raw, ignore_unknown)
+        instance: T = _read_object(cls, raw, _Rules(ignore_unknown, require_all))
     except ValueError as err:
         raise ValueError(f"{cls.__name__}{err}") from None
     return instance
@@ -98,7 +107,7 @@ def field_types(cls: Any) -> Dict[str, Any]:
 
 
 class _JsonField(NamedTuple):
-    """`write`: from the value to JSON; `left_out`: the value that is not written; `default`: whether the class has one."""
+    """`write`: from the value to JSON; `left_out`: what is not written; `default`: whether the class has one."""
 
     name: str
     key: str
@@ -156,11 +165,11 @@ def _to_json(value: Any) -> Any:
     return value
 
 
-def _read_object(cls: Any, raw: Any, ignore_unknown: bool) -> Any:
+def _read_object(cls: Any, raw: Any, rules: _Rules) -> Any:
     if not isinstance(raw, dict):
         raise _mismatch(raw, "an object")
     known = _fields_of(cls)
-    if not ignore_unknown:
+    if not rules.ignore_unknown:
         unknown = sorted(raw.keys() - {field.key for field in known})
         if unknown:
             raise ValueError(f" has no {', '.join(unknown)[:_SHOWN]}")
@@ -168,12 +177,12 @@ def _read_object(cls: Any, raw: Any, ignore_unknown: bool) -> Any:
     for field in known:
         if field.key in raw:
             try:
-                values[field.name] = field.read(raw[field.key], ignore_unknown)
+                values[field.name] = field.read(raw[field.key], rules)
             except ValueError as err:
                 raise ValueError(f".{field.key}{err}") from None
         elif field.left_out is not MISSING:
             values[field.name] = field.left_out
-        elif not field.default:
+        elif rules.require_all or not field.default:
             raise ValueError(f" lacks {field.key}")
     return cls(**values)
 
@@ -200,51 +209,51 @@ def _reader_of(hint: Any) -> _Reader:
     return _refuse
 
 
-def _read_union(readers: Sequence[_Reader], raw: Any, ignore_unknown: bool) -> Any:
+def _read_union(readers: Sequence[_Reader], raw: Any, rules: _Rules) -> Any:
     problems = []
     for read in readers:
         try:
-            return read(raw, ignore_unknown)
+            return read(raw, rules)
         except ValueError as err:
             problems.append(err)
     raise problems[0]  # the others are None's
 
 
-def _read_tuple(readers: Sequence[_Reader], raw: Any, ignore_unknown: bool) -> Tuple[Any, ...]:
+def _read_tuple(readers: Sequence[_Reader], raw: Any, rules: _Rules) -> Tuple[Any, ...]:
     if not isinstance(raw, list) or len(raw) != len(readers):
         raise _mismatch(raw, f"a list of {len(readers)}")
-    return tuple(_read_each(zip(readers, raw), ignore_unknown))
+    return tuple(_read_each(zip(readers, raw), rules))
 
 
-def _read_entries(kind: Callable[[List[Any]], Any], read: _Reader, raw: Any, ignore_unknown: bool) -> Any:
+def _read_entries(kind: Callable[[List[Any]], Any], read: _Reader, raw: Any, rules: _Rules) -> Any:
     if not isinstance(raw, list):
         raise _mismatch(raw, "a list")
-    return kind(_read_each(zip(repeat(read), raw), ignore_unknown))
+    return kind(_read_each(zip(repeat(read), raw), rules))
 
 
-def _read_each(pairs: Iterable[Tuple[_Reader, Any]], ignore_unknown: bool) -> List[Any]:
+def _read_each(pairs: Iterable[Tuple[_Reader, Any]], rules: _Rules) -> List[Any]:
     values: List[Any] = []
     try:
         for read, entry in pairs:
-            values.append(read(entry, ignore_unknown))
+            values.append(read(entry, rules))
     except ValueError as err:
         raise ValueError(f"[{len(values)}]{err}") from None
     return values
 
 
-def _read_mapping(read_key: _Reader, read: _Reader, raw: Any, ignore_unknown: bool) -> Dict[Any, Any]:
+def _read_mapping(read_key: _Reader, read: _Reader, raw: Any, rules: _Rules) -> Dict[Any, Any]:
     if not isinstance(raw, dict):
         raise _mismatch(raw, "an object")
     values: Dict[Any, Any] = {}
     for key, entry in raw.items():
         try:
-            values[read_key(key, ignore_unknown)] = read(entry, ignore_unknown)
+            values[read_key(key, rules)] = read(entry, rules)
         except ValueError as err:
             raise ValueError(f"[{key[:_SHOWN]!r}]{err}") from None
     return values
 
 
-def _read_enum(kind: Type[enum.Enum], raw: Any, _: bool) -> enum.Enum:
+def _read_enum(kind: Type[enum.Enum], raw: Any, _: _Rules) -> enum.Enum:
     try:
         if type(raw) in (str, int):
             return kind(raw)
@@ -253,42 +262,41 @@ def _read_enum(kind: Type[enum.Enum], raw: Any, _: bool) -> enum.Enum:
     raise _mismatch(raw, f"one of {', '.join(str(member.value) for member in kind)}")
 
 
-def _read_any(raw: Any, _: bool) -> Any:
+def _read_any(raw: Any, _: _Rules) -> Any:
     return raw
 
 
-def _read_none(raw: Any, _: bool) -> None:
+def _read_none(raw: Any, _: _Rules) -> None:
     if raw is not None:
         raise _mismatch(raw, "null")
 
 
-def _read_text(raw: Any, _: bool) -> str:
+def _read_text(raw: Any, _: _Rules) -> str:
     if type(raw) is not str:
         raise _mismatch(raw, "a text")
     return raw
 
 
-def _read_bool(raw: Any, _: bool) -> bool:
+def _read_bool(raw: Any, _: _Rules) -> bool:
     if type(raw) is not bool:
         raise _mismatch(raw, "true or false")
     return raw
 
 
-def _read_int(raw: Any, _: bool) -> int:
-    if type(raw) is not int or not -_MOST <= raw < _MOST:
+def _read_int(raw: Any, _: _Rules) -> int:
+    if type(raw) is not int or not -_MOST < raw < _MOST:
         raise _mismatch(raw, "a whole number")
     return raw
 
 
-def _read_number(raw: Any, _: bool) -> float:
-    if type(raw) is int and -_MOST <= raw < _MOST:
-        return raw
-    if type(raw) is not float or not math.isfinite(raw):
+def _read_number(raw: Any, _: _Rules) -> float:
+    if type(raw) not in (int, float) or not -_MOST < raw < _MOST:
         raise _mismatch(raw, "a number")
-    return raw
+    number: float = raw
+    return number
 
 
-def _refuse(raw: Any, _: bool) -> Any:
+def _refuse(raw: Any, _: _Rules) -> Any:
     raise _mismatch(raw, "nothing: JSON has no such type")
 
 

@@ -15,6 +15,7 @@ from hyperpod_kit.errors import Absent, NodeError, Unreachable, UsageError
 from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.model.states import MountState
 from hyperpod_kit.node.machine.context import Node, open_node
+from hyperpod_kit.untrusted.dataclass_json import dataclass_to_json
 
 if TYPE_CHECKING:
     import argparse
@@ -56,7 +57,7 @@ def check_mounts_or_run_action_command(args: argparse.Namespace) -> int:
                     "checked_at": node.clock.wall(),
                     "mounts": [status.to_dict() for status in statuses],
                     "warnings": warned,
-                    "slurm": [finding.to_dict() for finding in slurm],
+                    "slurm": [dataclass_to_json(finding) for finding in slurm],
                 }
             )
         )
@@ -167,7 +168,7 @@ def run_health_check_and_print(as_json: bool) -> int:
                     "repairs_ordered": done.ordered,
                     "unkept": done.unkept,
                     "mounts": {name: asdict(record) for name, record in done.records.items()},
-                    "slurm": [finding.to_dict() for finding in slurm],
+                    "slurm": [dataclass_to_json(finding) for finding in slurm],
                 }
             )
         )

@@ -7,12 +7,13 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Dict, List, Optional, Tuple
+from dataclasses import dataclass, replace
+from typing import List, Optional, Tuple
 
-from hyperpod_kit.node.devices.findings import ANSWERED, Cure, DeviceFinding, DeviceObservation, judge
+from hyperpod_kit.node.devices.findings import ANSWERED, DeviceFinding, DeviceObservation, judge
 from hyperpod_kit.node.machine.context import Node
 from hyperpod_kit.node.machine.files import read_json, write_volatile_json
+from hyperpod_kit.untrusted.dataclass_json import dataclass_from_json, dataclass_to_json
 
 
 @dataclass(frozen=True)
@@ -77,25 +78,14 @@ def describe_finding_changes(before: Optional[DeviceRecord], after: DeviceRecord
 
 def load_device_record(node: Node) -> Optional[DeviceRecord]:
     """Load the record of the last check; None before the first since boot."""
-    raw = read_json(node.paths.device_record)
-    if not isinstance(raw, dict):
-        return None
     try:
-        findings = tuple(_parse_finding(finding) for finding in raw.pop("findings"))
-        return DeviceRecord(**raw, findings=findings)
-    except (KeyError, TypeError, ValueError, OverflowError):
+        return dataclass_from_json(DeviceRecord, read_json(node.paths.device_record))
+    except ValueError:
         return None  # of another version
 
 
-def _parse_finding(raw: Dict[str, Any]) -> DeviceFinding:
-    return DeviceFinding(
-        str(raw["subject"]), str(raw["state"]), str(raw["detail"]), Cure(raw["cure"]), int(raw["looks"])
-    )
-
-
 def save_device_record(node: Node, record: DeviceRecord) -> None:
-    findings = [{**asdict(finding), "cure": int(finding.cure)} for finding in record.findings]
-    write_volatile_json(node.paths.device_record, {**asdict(record), "findings": findings})
+    write_volatile_json(node.paths.device_record, dataclass_to_json(record))
 
 
 def recorded_finding_lines(node: Node) -> List[str]:

@@ -6,8 +6,8 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Dict, Optional, Sequence, Tuple
+from dataclasses import dataclass, replace
+from typing import Any, Optional, Sequence, Tuple
 
 from hyperpod_kit import audit
 from hyperpod_kit.errors import NodeError, RunError
@@ -19,6 +19,7 @@ from hyperpod_kit.node.slurm import drain, gate_refusal
 from hyperpod_kit.slurm.control import MOUNT_REASON
 from hyperpod_kit.slurm.versions import HOLDS_BY_REASON
 from hyperpod_kit.untrusted import by_descriptor
+from hyperpod_kit.untrusted.dataclass_json import dataclass_from_json, dataclass_to_json
 
 ASKED_BY = "node devices"
 
@@ -102,7 +103,7 @@ def _boot_id(node: Node) -> str:
 
 
 def _save_note(node: Node, note: SlurmNote) -> None:
-    write_json(node.paths.last_devices_drain_request_note, note.to_dict())
+    write_json(node.paths.last_devices_drain_request_note, dataclass_to_json(note))
 
 
 # What Slurm is to be told of this node's devices, and what becomes of that beside what others told it. Pure.
@@ -139,21 +140,13 @@ class SlurmNote:
     rebooted_at: float = 0.0
     boot: str = ""
 
-    def to_dict(self) -> Dict[str, Any]:
-        return asdict(self)
-
     @classmethod
     def parse_or_empty(cls, raw: Any) -> SlurmNote:
         """Make a note of what is stored on disk; an empty one of anything else."""
-        none = cls()
         try:
-            note = cls(**raw)
-        except TypeError:
-            return none
-        alike = all(type(value) is type(getattr(none, name)) for name, value in asdict(note).items())
-        if alike:
-            return note
-        return none
+            return dataclass_from_json(cls, raw)
+        except ValueError:
+            return cls()
 
 
 def desired_reason_or_none_to_leave(

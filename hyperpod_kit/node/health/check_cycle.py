@@ -39,6 +39,7 @@ from hyperpod_kit.slurm.findings import SlurmFinding
 from hyperpod_kit.system.bounded_child import call_in_child
 from hyperpod_kit.system.mountinfo import MountEntry
 from hyperpod_kit.untrusted import by_descriptor
+from hyperpod_kit.untrusted.dataclass_json import dataclass_to_json
 
 if TYPE_CHECKING:
     from hyperpod_kit.checkpoint.agent.shm.failure_note import FoundNote
@@ -376,7 +377,7 @@ def make_mounts_report(
     if warning_lines:
         report["warnings"] = list(warning_lines)
     if slurm:
-        report["slurm"] = [finding.to_dict() for finding in slurm]
+        report["slurm"] = [dataclass_to_json(finding) for finding in slurm]
     return report
 
 

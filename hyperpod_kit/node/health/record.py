@@ -8,7 +8,8 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, replace
+import contextlib
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Dict, FrozenSet, Mapping, Optional
 
 from hyperpod_kit.model.mount_status import MountStatus
@@ -17,6 +18,7 @@ from hyperpod_kit.model.states import MountState
 from hyperpod_kit.node.machine.context import Node
 from hyperpod_kit.node.machine.files import read_json, write_volatile_json
 from hyperpod_kit.system.wait import BackOff
+from hyperpod_kit.untrusted.dataclass_json import dataclass_from_json
 
 LONGEST_PAUSE = 300.0
 """Seconds between repairs of a mount that will not come back: slower and slower, but never given up."""
@@ -103,14 +105,13 @@ def seconds_before_next_repair(repairs: int, interval: float) -> float:
 def load_health_records(node: Node) -> Dict[str, HealthRecord]:
     """The records by name of the mount; empty when there are none that can be read."""
     raw: Optional[Any] = read_json(node.paths.health_records)
-    field_names = {field.name for field in fields(HealthRecord)}
     records = {}
     mounts = None
     if isinstance(raw, dict):
         mounts = raw.get("mounts")
     for name, entry in (mounts if isinstance(mounts, dict) else {}).items():
-        if isinstance(entry, dict) and isinstance(entry.get("status"), dict):
-            records[name] = HealthRecord(**{key: value for key, value in entry.items() if key in field_names})
+        with contextlib.suppress(ValueError):
+            records[name] = dataclass_from_json(HealthRecord, entry, ignore_unknown=True)
     return records
 
 

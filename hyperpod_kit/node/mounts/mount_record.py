@@ -17,6 +17,7 @@ from hyperpod_kit.node.machine.context import Node
 from hyperpod_kit.node.machine.files import read_json, read_text, try_write_volatile_json
 from hyperpod_kit.system.mountinfo import MountEntry, find_mount_at
 from hyperpod_kit.untrusted import by_descriptor
+from hyperpod_kit.untrusted.dataclass_json import dataclass_from_json
 
 
 @dataclass(frozen=True)
@@ -31,12 +32,9 @@ class MountRecord:
 
 def read_record(node: Node, mount: Mount) -> Optional[MountRecord]:
     """Read the record of the mount, None without one that can be read."""
-    raw = read_json(node.paths.mount_record(mount.name))
     try:
-        if raw:
-            return MountRecord(raw["device"], raw["mount"], tuple(raw.get("command", ())))
-        return None
-    except (KeyError, TypeError):
+        return dataclass_from_json(MountRecord, read_json(node.paths.mount_record(mount.name)), ignore_unknown=True)
+    except ValueError:
         return None
 
 

@@ -23,6 +23,7 @@ from typing import List, Optional
 
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.untrusted import by_descriptor, parse
+from hyperpod_kit.untrusted.dataclass_json import dataclass_from_json
 
 RENEW, KEPT, TAKEOVER = 5.0, 20.0, 40.0
 """Seconds."""
@@ -66,8 +67,8 @@ def read_owner(directory: str, number: int) -> Optional[LeaseOwner]:
     try:
         with open(f"{directory}/owner-{number}", encoding="utf-8") as stream:
             raw = parse.parse_json_object(stream.read(_LONGEST), _LONGEST)
-        return LeaseOwner(str(raw["instance"]), str(raw["host"]))
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return dataclass_from_json(LeaseOwner, raw, ignore_unknown=True)
+    except (FileNotFoundError, ValueError):
         return None
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.slurm.findings import SlurmFinding
+from hyperpod_kit.untrusted.dataclass_json import dataclass_to_json
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class NodeReport:
             "said_at": self.said_at,
             "warnings": list(self.warnings),
             "via": self.via,
-            "slurm": [finding.to_dict() for finding in self.slurm],
+            "slurm": [dataclass_to_json(finding) for finding in self.slurm],
             "mounts": [_mount_to_dict(mount) for mount in self.mounts],
         }
 

@@ -22,6 +22,7 @@ from hyperpod_kit.node.slurm.guard.judge import judge
 from hyperpod_kit.node.slurm.guard.mend import Mended, Tries
 from hyperpod_kit.slurm.findings import GuardRecord, SlurmFinding, read_guard_record
 from hyperpod_kit.system.bounded_child import call_in_child
+from hyperpod_kit.untrusted.dataclass_json import dataclass_to_json
 
 if TYPE_CHECKING:
     import argparse
@@ -55,7 +56,7 @@ def check_slurm_command(args: argparse.Namespace) -> int:
 def _print_record(node: Node, record: GuardRecord, as_json: bool) -> int:
     """Print the findings; return exit code 1 when any is a fault, else 0."""
     if as_json:
-        findings = [finding.to_dict() for finding in record.findings]
+        findings = [dataclass_to_json(finding) for finding in record.findings]
         print(json.dumps({"node": node.facts.node, "checked_at": record.checked_at, "findings": findings}))
     else:
         for finding in record.findings:

@@ -8,7 +8,6 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass, field, replace
 from typing import AbstractSet, Any, Dict, List, Mapping, Optional, Tuple, Union
 
@@ -25,6 +24,7 @@ from hyperpod_kit.slurm import running_config
 from hyperpod_kit.slurm.findings import SlurmFinding
 from hyperpod_kit.slurm.node_reasons import DUPLICATE_JOB, finding_for_node_state_or_none
 from hyperpod_kit.system.wait import BackOff
+from hyperpod_kit.untrusted.dataclass_json import dataclass_from_json
 
 PAUSES = BackOff(20.0, 3600.0)
 """Between two tries of the same thing."""
@@ -58,11 +58,8 @@ class Tries:
     def parse_or_empty(cls, raw: Any) -> Tries:
         """Make Tries of a stored note; anything else counts as no try."""
         try:
-            count, at = int(raw["count"]), float(raw["at"])
-            if math.isfinite(at):
-                return cls(count, at, str(raw["words"]), str(raw["error"]))
-            return cls()
-        except (KeyError, TypeError, ValueError, OverflowError):
+            return dataclass_from_json(cls, raw, ignore_unknown=True)
+        except ValueError:
             return cls()
 
     def is_next_try_due(self, now: float) -> bool:

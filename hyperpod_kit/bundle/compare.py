@@ -6,7 +6,7 @@ import hashlib
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Iterator, Mapping, Optional
+from typing import Iterator, Mapping, Optional
 
 from hyperpod_kit.bundle import archive
 from hyperpod_kit.bundle.render import Bundle, bundle_file_mode_from_name
@@ -29,10 +29,6 @@ class BundleDifference:
         for word, places in asdict(self).items():
             for path in places:
                 yield f"{word:<8} {path}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON form."""
-        return {word: list(places) for word, places in asdict(self).items()}
 
 
 def compare_digests(old: Mapping[str, str], new: Mapping[str, str]) -> BundleDifference:

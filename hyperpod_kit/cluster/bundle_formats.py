@@ -6,7 +6,7 @@ asks the nodes themselves.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Callable, Mapping, Optional
 
 from hyperpod_kit.aws.s3 import Bucket
@@ -24,10 +24,6 @@ class UnsupportedBundle:
     group: str
     format: str
     nodes: tuple[str, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON form."""
-        return {**asdict(self), "nodes": list(self.nodes)}
 
 
 def find_unsupported_bundles(

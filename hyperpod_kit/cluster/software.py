@@ -6,7 +6,7 @@ HyperPod platform software of a cluster" (what lies on the root volumes is gone,
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Mapping, Optional, Sequence
 
 from hyperpod_kit.cluster.nodes import REMOVED_STATES
@@ -25,10 +25,6 @@ class NodeSoftware:
     version: str
     standing: str
     updated: str
-
-    def to_dict(self) -> dict[str, str]:
-        """JSON form."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ ThreadsPerCore; a Slurm controller cannot be removed); "Updating a cluster with 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Iterator, Mapping, Optional, Sequence
 
 from hyperpod_kit.aws import request_shape
@@ -86,10 +86,6 @@ class Change:
     how: str
     note: str = ""
     destroys: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON form."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import asdict, dataclass
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from dataclasses import dataclass
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.run import Runner
@@ -50,10 +50,6 @@ class NodeJob:
     nodes: Tuple[str, ...]
     auto_resume: bool
     requeues: bool
-
-    def to_dict(self) -> Dict[str, Any]:
-        """JSON form."""
-        return {**asdict(self), "nodes": list(self.nodes)}
 
     def to_line(self) -> str:
         """One line for a person."""

@@ -97,9 +97,13 @@ def dataclass_from_json(cls: Type[T], raw: Any, *, ignore_unknown: bool = False,
     return instance
 
 
-@lru_cache(maxsize=None)
 def field_types(cls: Any) -> Dict[str, Any]:
     """Return the evaluated type of each field of a dataclass or NamedTuple, by name, in their order."""
+    return _field_types(cls)
+
+
+@lru_cache(maxsize=None)
+def _field_types(cls: Any) -> Dict[str, Any]:
     hints = get_type_hints(cls)
     if is_dataclass(cls):
         return {field.name: hints[field.name] for field in fields(cls)}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Tuple
 
 from hyperpod_kit.errors import RehearsalError
+from hyperpod_kit.untrusted.dataclass_json import dataclass_from_json, dataclass_to_json
 from hyperpod_rehearsal import state
 from hyperpod_rehearsal.profiles import STOCK, Profile, profile_by_name
 
@@ -34,7 +35,7 @@ class RehearsalSettings:
         return profile_by_name(self.profile_name)
 
     def save(self, state_directory: Path) -> None:
-        state.write_json(state_directory / "settings.json", asdict(self))
+        state.write_json(state_directory / "settings.json", dataclass_to_json(self))
 
     @classmethod
     def load(cls, state_directory: Path) -> RehearsalSettings:
@@ -42,9 +43,7 @@ class RehearsalSettings:
         data = state.read_own_json_object_or_none(state_directory / "settings.json")
         if data is None:
             raise RehearsalError(f"no settings in {state_directory}", hint="hyperpod-kit rehearse up")
-        data["shares"] = tuple((here, there) for here, there in data["shares"])
-        data["trees"] = tuple(data["trees"])
-        return cls(**data)
+        return dataclass_from_json(cls, data)
 
 
 def parse_share(text: str) -> Tuple[str, str]:

@@ -11,6 +11,7 @@ from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.system import atomic_file
 from hyperpod_kit.system.process import Process
 from hyperpod_kit.untrusted import files
+from hyperpod_kit.untrusted.dataclass_json import dataclass_from_json, dataclass_to_json
 
 MOST = 64 << 20
 """Bytes of a state file: far above what the largest cluster needs."""
@@ -34,15 +35,12 @@ def read_own_json_object_or_none(path: Path) -> Optional[Dict[str, Any]]:
 
 def read_process_identity_or_none(path: Path) -> Optional[Process]:
     """Return the process identity in a file that `write_process_identity` wrote, None when there is none."""
-    data = read_own_json_object_or_none(path)
     try:
-        if data:
-            return Process(int(data["pid"]), int(data["started"]))
-        return None
-    except (KeyError, TypeError, ValueError):
+        return dataclass_from_json(Process, read_own_json_object_or_none(path))
+    except ValueError:
         return None
 
 
 def write_process_identity(path: Path, process: Process) -> None:
     """Write a process identity."""
-    write_json(path, {"pid": process.pid, "started": process.started})
+    write_json(path, dataclass_to_json(process))

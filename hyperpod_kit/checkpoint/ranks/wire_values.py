@@ -6,7 +6,6 @@ fields of the types that they declare; anything else is a CheckpointError.
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import json
 import types
@@ -18,6 +17,7 @@ from hyperpod_kit.checkpoint.repository.format import layout, manifest
 from hyperpod_kit.checkpoint.repository.records import identity
 from hyperpod_kit.errors import CheckpointError, HyperpodKitError
 from hyperpod_kit.untrusted import parse
+from hyperpod_kit.untrusted.dataclass_json import field_types
 
 PROTOCOL = "hpk-ranks/5"
 
@@ -30,7 +30,6 @@ _EXCEPTIONS = {
     name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, HyperpodKitError)
 }
 _registered: dict[str, type] = {}
-_field_types: dict[type, dict[str, Any]] = {}
 
 _Class = TypeVar("_Class", bound=type)
 
@@ -105,7 +104,7 @@ def _encode(value: Any, blobs: list[bytes]) -> Any:
         raise TypeError(f"{kind.__name__} cannot be told to other ranks")
     if isinstance(value, enum.Enum):
         return {"is": kind.__name__, "of": value.value}
-    return {"is": kind.__name__, "of": [_encode(getattr(value, name), blobs) for name in _fields_and_types(kind)]}
+    return {"is": kind.__name__, "of": [_encode(getattr(value, name), blobs) for name in field_types(kind)]}
 
 
 def _encode_list(elements: list[Any], blobs: list[bytes]) -> list[Any]:
@@ -164,7 +163,7 @@ def _decode_instance(name: str, encoded_fields: Any, blobs: list[bytes]) -> Any:
     kind = _registered[name]
     if issubclass(kind, enum.Enum):
         return kind(_require_type(encoded_fields, str))
-    fields = _fields_and_types(kind)
+    fields = field_types(kind)
     values = _require_type(_decode(encoded_fields, blobs), list)
     for (field, hint), value in zip(fields.items(), values, strict=True):
         if not _matches_type(value, hint):
@@ -193,20 +192,6 @@ def _require_type(value: Any, *kinds: type) -> Any:
     if type(value) not in kinds:
         raise ValueError(f"{value!r:.80} is no {kinds[0].__name__}")
     return value
-
-
-def _fields_and_types(kind: type) -> dict[str, Any]:
-    """Return the fields of a registered class, in the order in which they are given to it, and their
-    types."""
-    if kind in _field_types:
-        return _field_types[kind]
-    if dataclasses.is_dataclass(kind):
-        names = [field.name for field in dataclasses.fields(kind)]
-    else:
-        names = list(getattr(kind, "_fields"))  # noqa: B009  # a NamedTuple's
-    hints = typing.get_type_hints(kind)
-    _field_types[kind] = {name: hints[name] for name in names}
-    return _field_types[kind]
 
 
 def _matches_type(value: Any, hint: Any) -> bool:

@@ -9,6 +9,7 @@ import click
 
 from hyperpod_kit.cli.terminal.options import config_argument, json_option
 from hyperpod_kit.cli.terminal.output import print_json, print_text, print_to_stderr, progress_bar
+from hyperpod_kit.untrusted.dataclass_json import dataclass_to_json
 
 if TYPE_CHECKING:
     from hyperpod_kit.bundle.render import Bundle
@@ -67,7 +68,12 @@ def _compare_output_directory_and_print(bundle: Bundle, config: Path, output: Pa
     difference = compare_with_directory(bundle, output)
     if as_json:
         print_json(
-            {"bundle_id": bundle.bundle_id, "directory": str(output), "same": not difference, **difference.to_dict()}
+            {
+                "bundle_id": bundle.bundle_id,
+                "directory": str(output),
+                "same": not difference,
+                **dataclass_to_json(difference),
+            }
         )
     elif not difference:
         print_to_stderr(f"{output} holds bundle {bundle.bundle_id}")

@@ -12,6 +12,7 @@ from hyperpod_kit.cli.terminal.options import config_argument, json_option
 from hyperpod_kit.cli.terminal.output import live_status, print_json, print_text, print_to_stderr
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.exit_codes import ExitCode
+from hyperpod_kit.untrusted.dataclass_json import dataclass_to_json
 
 if TYPE_CHECKING:
     from hyperpod_kit.config.load import Checked
@@ -70,8 +71,8 @@ def validate(config: Path, live: bool, suppressed: tuple[str, ...], fail_on: str
         report: dict[str, object] = {
             "config": str(config),
             "ok": not failing,
-            "findings": [finding.to_dict() for finding in shown],
-            "suppressed": [finding.to_dict() for finding in hidden],
+            "findings": [dataclass_to_json(finding) for finding in shown],
+            "suppressed": [dataclass_to_json(finding) for finding in hidden],
         }
         if facts is not None:
             report["aws"] = {

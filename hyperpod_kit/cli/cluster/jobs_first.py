@@ -12,6 +12,7 @@ import click
 from hyperpod_kit.cli.cluster.ssh_options import ssh_options
 from hyperpod_kit.cli.terminal.output import print_to_stderr
 from hyperpod_kit.errors import HyperpodKitError, Unreachable, UsageError
+from hyperpod_kit.untrusted.dataclass_json import dataclass_to_json
 
 if TYPE_CHECKING:
     from hyperpod_kit.remote.draining.vacate import NodeJob, Vacated
@@ -131,7 +132,7 @@ class JobsFirst:
         if self.listing_error:
             jobs = None
         else:
-            jobs = [job.to_dict() for job in self.jobs]
+            jobs = [dataclass_to_json(job) for job in self.jobs]
         return {
             "jobs": jobs,
             "jobs_unknown": self.listing_error,

@@ -14,6 +14,7 @@ from hyperpod_kit.cli.terminal.confirm import require_confirmation
 from hyperpod_kit.cli.terminal.options import Cluster, cluster_options, json_option, resolve_cluster
 from hyperpod_kit.cli.terminal.output import make_console, print_json, print_to_stderr, table_cell
 from hyperpod_kit.errors import ClusterError
+from hyperpod_kit.untrusted.dataclass_json import dataclass_to_json
 
 if TYPE_CHECKING:
     from hyperpod_kit.cluster.software import NodeSoftware
@@ -83,7 +84,7 @@ def update_software(
     names = [slurm_node_name(node.address) for node in every if node.instance_id in updated and node.address]
     first.load_jobs_on_nodes(cluster_to_ask, names)
     if as_json:
-        listed = [node.to_dict() for node in nodes]
+        listed = [dataclass_to_json(node) for node in nodes]
         print_json({"cluster": chosen.name, "nodes": listed, "request": update_request, **first.to_dict()})
     else:
         _print_node_software(chosen.name, nodes)

@@ -15,6 +15,7 @@ from hyperpod_kit.cli.terminal.confirm import require_confirmation
 from hyperpod_kit.cli.terminal.options import Cluster, config_argument, json_option
 from hyperpod_kit.cli.terminal.output import make_console, print_json, print_to_stderr, table_cell
 from hyperpod_kit.errors import ClusterError
+from hyperpod_kit.untrusted.dataclass_json import dataclass_to_json
 
 if TYPE_CHECKING:
     from hyperpod_kit.cluster.nodes import ClusterNode
@@ -84,11 +85,11 @@ def update_cluster(
             {
                 "cluster": name,
                 "possible": update_plan.can_api_do_all,
-                "changes": [change.to_dict() for change in update_plan.changes],
+                "changes": [dataclass_to_json(change) for change in update_plan.changes],
                 "request": update_plan.request,
                 **first.to_dict(),
                 "leaving": [node.instance_id for node in leaving],
-                "unsupported_bundles": [group.to_dict() for group in unsupported],
+                "unsupported_bundles": [dataclass_to_json(group) for group in unsupported],
             }
         )
     else:

@@ -13,6 +13,7 @@ import click
 
 from hyperpod_kit.cli.terminal.options import json_option
 from hyperpod_kit.errors import UsageError
+from hyperpod_kit.untrusted.dataclass_json import dataclass_to_json
 
 if TYPE_CHECKING:
     from hyperpod_kit.storage.preload.run import PreloadResult
@@ -173,7 +174,7 @@ def _submit_preload_job(
         return 0
     done = jobs.submit_jobs(LocalRunner(), first, behind)
     if as_json:
-        print_json(done.to_json())
+        print_json(dataclass_to_json(done))
     else:
         job_text = ""
         if done.job:

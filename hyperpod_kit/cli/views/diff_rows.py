@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Iterator, Mapping, Optional, Sequence
 from hyperpod_kit.bundle import manifest
 from hyperpod_kit.cli.terminal.output import table_cell
 from hyperpod_kit.exit_codes import ExitCode
+from hyperpod_kit.untrusted.dataclass_json import dataclass_to_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -136,7 +137,7 @@ def to_json(bundle: Bundle, rows: Sequence[DiffRow], changes: Mapping[str, Bundl
         "uri": bundle.source_s3_uri,
         "same": exit_code_for_differing_or_unanswered(rows) == 0,
         "places": [asdict(row) for row in rows],
-        "changes": {identity: change.to_dict() for identity, change in changes.items()},
+        "changes": {identity: dataclass_to_json(change) for identity, change in changes.items()},
     }
 
 

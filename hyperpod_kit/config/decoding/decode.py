@@ -317,7 +317,7 @@ T = TypeVar("T")
 
 def decode_dataclass(cls: type[T], section: Section) -> T:
     """Return what the object says, with a finding for each key that is missing, unknown or of another type."""
-    hints = field_types(cast(Any, cls))
+    hints = field_types(cls)
     values = {
         field.name: _read_field(section, field, hints[field.name])
         for field in fields(cast(Any, cls))

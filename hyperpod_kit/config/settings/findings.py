@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Sequence
+from dataclasses import dataclass
+from typing import Sequence
 
 LONGEST = 300
 """Characters of a message that people see; the JSON form has all."""
@@ -37,10 +37,6 @@ class Finding:
             where = f"{self.path} (line {self.line}, column {self.column})"
         message, hint = _escaped_and_shortened(self.message), _escaped_and_shortened(self.hint)
         return f"{self.severity} {self.code} {_escaped_and_shortened(where)}: {message}. {hint}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON form."""
-        return asdict(self)
 
 
 def select_errors(findings: Sequence[Finding]) -> list[Finding]:

@@ -8,25 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Dict, List, Optional, Sequence
 
 from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.slurm import write_once
+from hyperpod_kit.untrusted.dataclass_json import dataclass_from_json
 from hyperpod_kit.untrusted.text import clean_one_line
-
-_NEEDED = ("rank", "node", "boot_id", "code", "signal", "started", "ended")
-_NEVER_NULL = ("rank", "node", "boot_id")
-_TYPES: Mapping[str, Union[type, Tuple[type, ...]]] = {
-    "node": str,
-    "boot_id": str,
-    "launch": str,
-    "started": (int, float),
-    "ended": (int, float),
-}
-"""Types of a field where it is more than int."""
-
-_MOST = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -106,25 +94,13 @@ def last_launch(records: Sequence[Exit]) -> List[Exit]:
 
 def _exit(value: Dict[str, Any]) -> Exit:
     """Return the record in a JSON object. Raises ValueError for what no wrapper writes."""
-    if not set(_NEEDED) <= set(value) or not set(value) <= {record_field.name for record_field in fields(Exit)}:
-        raise ValueError("not the fields of a record")
-    for name, given in value.items():
-        if not _can_be_field(name, given):
-            raise ValueError(f"{name} is {given!r}")
-    if value["started"] is None or value["ended"] is None:
-        raise ValueError("no times")
-    text_fields = {name: clean_one_line(value.get(name) or "") for name in ("node", "boot_id", "launch")}
-    return Exit(**{**value, **text_fields})
-
-
-def _can_be_field(name: str, given: Any) -> bool:
-    if given is None:
-        return name not in _NEVER_NULL
-    if isinstance(given, bool) or not isinstance(given, _TYPES.get(name, int)):
-        return False
-    if isinstance(given, (int, float)):
-        return -_MOST < given < _MOST
-    return True
+    record = dataclass_from_json(Exit, value)
+    return replace(
+        record,
+        node=clean_one_line(record.node),
+        boot_id=clean_one_line(record.boot_id),
+        launch=clean_one_line(record.launch),
+    )
 
 
 def write(state: str, attempt: str, record: Exit) -> None:

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import os
 import shlex
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from hyperpod_kit.slurm import write_once
+from hyperpod_kit.untrusted.dataclass_json import dataclass_from_json
 from hyperpod_kit.untrusted.text import clean_one_line
 
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
@@ -71,13 +72,11 @@ def read(state: str, attempt: str, launch: Optional[str] = None) -> List[LaunchF
 
 def _failure(value: Mapping[str, Any]) -> Optional[LaunchFailure]:
     """Return the record in a JSON object, None for what no wrapper writes."""
-    text_by_field: Dict[str, str] = {}
-    for name in ("node", "program", "reason", "launch"):
-        text = value.get(name)
-        if not isinstance(text, str):
-            return None
-        text_by_field[name] = clean_one_line(text, _LONGEST)
-    return LaunchFailure(**text_by_field)
+    try:
+        failure = dataclass_from_json(LaunchFailure, value, ignore_unknown=True, require_all=True)
+    except ValueError:
+        return None
+    return LaunchFailure(*(clean_one_line(text, _LONGEST) for text in astuple(failure)))
 
 
 def causes(failures: Sequence[LaunchFailure]) -> str:

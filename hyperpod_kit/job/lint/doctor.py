@@ -7,8 +7,8 @@ measured with Slurm 22.05 is in docs/auto-resume.md.
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from dataclasses import dataclass
+from typing import Callable, Iterator, List, Optional, Tuple
 
 from hyperpod_kit.job.lint.doctor_look import SlurmFacts
 from hyperpod_kit.slurm import findings, versions
@@ -35,9 +35,6 @@ class DoctorFinding:
         if self.line:
             remedy = f"add to slurm.conf: {self.line}"
         return f"{self.severity} {self.code}: {self.message}\n    {remedy}"
-
-    def to_dict(self) -> Dict[str, Any]:
-        return asdict(self)
 
 
 def examine(facts: SlurmFacts) -> List[DoctorFinding]:

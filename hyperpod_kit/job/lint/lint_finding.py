@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Dict
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -19,6 +18,3 @@ class LintFinding:
     def render(self, file: str) -> str:
         """Return the finding about a script as a line."""
         return f"{file}:{self.line}: {self.severity} {self.code}: {self.message}. {self.hint}"
-
-    def to_dict(self) -> Dict[str, Any]:
-        return asdict(self)

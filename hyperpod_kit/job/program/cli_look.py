@@ -25,6 +25,7 @@ from hyperpod_kit.slurm.environment import AWAY_MARK
 from hyperpod_kit.slurm.hostlist import expand
 from hyperpod_kit.slurm.job_id import JobId
 from hyperpod_kit.untrusted import by_descriptor, files, terminal
+from hyperpod_kit.untrusted.dataclass_json import dataclass_to_json
 
 _MOST_SOURCE = 1 << 20
 """Bytes of a batch script, and of a trainer's file, that `job lint` reads."""
@@ -75,7 +76,7 @@ def _print_status_and_write_files(args: argparse.Namespace, job: str, root: str)
             "time": [{"job": time_of_job.job, **time_of_job.to_dict()} for time_of_job in times],
             "saves": saved.to_dict(),
             "odd": odd,
-            "attempts": [attempt.to_dict() for attempt in attempts],
+            "attempts": [dataclass_to_json(attempt) for attempt in attempts],
         }
         terminal.print_json(data, indent=2)
         return 0
@@ -211,7 +212,7 @@ def lint_command(args: argparse.Namespace) -> int:
             raise Absent(f"cannot read {file}: {err}") from err
         file_findings += [(file, finding) for finding in script_lint.lint(script.parse(text), _beside(file))]
     if args.json:
-        terminal.print_json([{"file": file, **finding.to_dict()} for file, finding in file_findings], indent=2)
+        terminal.print_json([{"file": file, **dataclass_to_json(finding)} for file, finding in file_findings], indent=2)
     else:
         for file, finding in file_findings:
             terminal.print_stdout(finding.render(file))
@@ -247,7 +248,7 @@ def doctor_command(args: argparse.Namespace) -> int:
     """Print what the running Slurm lacks; returns 1 when there is anything, else 0. Raises Unreachable."""
     findings = doctor.examine(doctor_look.query_slurm_facts(LocalRunner()))
     if args.json:
-        terminal.print_json([finding.to_dict() for finding in findings], indent=2)
+        terminal.print_json([dataclass_to_json(finding) for finding in findings], indent=2)
     else:
         terminal.print_stdout("\n".join(finding.render() for finding in findings) or "nothing is missing")
     if findings:

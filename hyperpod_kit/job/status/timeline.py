@@ -6,7 +6,7 @@ What a job's time went into is in goodput/.
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from hyperpod_kit.job.goodput.time_rows import OPEN_STEP, TimeRow
@@ -58,9 +58,6 @@ class JobAttempt:
     moved: Optional[float] = None
     where: str = ""
     noted: Optional[float] = None
-
-    def to_dict(self) -> Dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import functools
 import json
 import os
 import re
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from hyperpod_kit.environment import HPK_NODE_ADDRESS
@@ -19,6 +19,7 @@ from hyperpod_kit.node.machine import resource_config
 from hyperpod_kit.node.machine.files import read_json, read_text, write_json
 from hyperpod_kit.node.machine.paths import NodePaths
 from hyperpod_kit.node.machine.timing import Clock, wait_for
+from hyperpod_kit.untrusted.dataclass_json import dataclass_from_json
 
 PLACED_WITHIN = 60.0
 """Seconds in which HyperPod must have written this node, and the controller, into the resource config."""
@@ -208,12 +209,7 @@ def save_facts(paths: NodePaths, facts: NodeFacts) -> None:
 
 def load_or_gather(paths: NodePaths, config: NodeConfig, clock: Clock) -> NodeFacts:
     """Load the facts of creation; gather them anew, without waiting, when the node was never provisioned."""
-    raw = read_json(paths.facts)
     try:
-        if raw:
-            facts = NodeFacts(**raw)
-        else:
-            facts = gather(paths, config, clock, within=0.0)
-        return replace(facts, controllers=tuple(facts.controllers))
-    except TypeError:
-        return gather(paths, config, clock, within=0.0)  # written by another version
+        return dataclass_from_json(NodeFacts, read_json(paths.facts))
+    except ValueError:
+        return gather(paths, config, clock, within=0.0)  # none, or written by another version

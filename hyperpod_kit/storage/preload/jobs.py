@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass
-from typing import Any, Optional, Sequence
+from typing import Optional, Sequence
 
 from hyperpod_kit.job import submit
 from hyperpod_kit.run import Runner
@@ -25,10 +25,6 @@ class SubmittedJobs:
 
     preload: str
     job: Optional[str]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return its JSON form: job ids."""
-        return vars(self).copy()
 
 
 def build_preload_sbatch_argv(

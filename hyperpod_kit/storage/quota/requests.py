@@ -14,6 +14,7 @@ from typing import Any
 from hyperpod_kit.errors import Absent
 from hyperpod_kit.storage.quota.limits import QuotaError, QuotaLimits
 from hyperpod_kit.untrusted import dirfd
+from hyperpod_kit.untrusted.dataclass_json import dataclass_from_json
 from hyperpod_kit.untrusted.parse import parse_json_object
 
 FORMAT = "hpk-quota-request/1"
@@ -44,21 +45,19 @@ def encode_request(request: QuotaRequest) -> bytes:
 def decode_request(data: bytes) -> QuotaRequest:
     """Decode a request from anything. Raises ValueError unless its values are in their bounds."""
     body = parse_json_object(data, MAX_FILE_BYTES)
-    if body.pop("format", None) != FORMAT or set(body) != set(QuotaRequest.__dataclass_fields__):
+    if body.pop("format", None) != FORMAT:
         raise ValueError(f"no request of format {FORMAT}")
-    for name, kind in (("directory", str), ("why", str), ("bytes", int), ("files", int), ("at", (int, float))):
-        if not isinstance(body[name], kind) or isinstance(body[name], bool):
-            raise ValueError(f"its {name} is of type {type(body[name]).__name__}")
-    if not (0 <= body["bytes"] < _MAX_NUMBER and 0 <= body["files"] < _MAX_NUMBER and 0 <= body["at"] < _MAX_NUMBER):
+    request = dataclass_from_json(QuotaRequest, body)
+    if not all(0 <= number < _MAX_NUMBER for number in (request.bytes, request.files, request.at)):
         raise ValueError("its numbers are out of bounds")
-    if not body["bytes"] and not body["files"]:
+    if not request.bytes and not request.files:
         raise ValueError("it asks for nothing")
-    directory = body["directory"]
+    directory = request.directory
     if len(directory) > MAX_PATH or directory != os.path.normpath(directory) or not directory.startswith("/"):
         raise ValueError("its directory is no absolute path in its shortest form")
-    if not directory.isprintable() or not body["why"].isprintable() or len(body["why"]) > MAX_REASON:
+    if not directory.isprintable() or not request.why.isprintable() or len(request.why) > MAX_REASON:
         raise ValueError("its words cannot be printed, or are too many")
-    return QuotaRequest(**body)
+    return request
 
 
 def require_requestable_directory(parent: str, directory: str, uid: int) -> None:

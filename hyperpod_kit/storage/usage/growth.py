@@ -10,8 +10,8 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from dataclasses import asdict, dataclass
-from typing import Any, Protocol, Sequence
+from dataclasses import dataclass
+from typing import Protocol, Sequence
 
 WINDOW = 60
 """Days that are looked at, the newest."""
@@ -44,10 +44,6 @@ class Growth:
     rows: int
     days: float
 
-    def to_json(self) -> dict[str, Any]:
-        """Return its JSON form: bytes a day."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Forecast:
@@ -56,10 +52,6 @@ class Forecast:
     soonest: float | None
     likely: float | None
     latest: float | None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return its JSON form: days."""
-        return asdict(self)
 
 
 def fit_growth(days: Sequence[SizedDay]) -> Growth | None:

@@ -7,12 +7,13 @@ import json
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Mapping
+from typing import Any
 
 from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.storage.usage.report import UsageReport
 from hyperpod_kit.system import atomic_file
 from hyperpod_kit.untrusted import by_descriptor
+from hyperpod_kit.untrusted.dataclass_json import dataclass_from_json
 from hyperpod_kit.untrusted.parse import parse_json_object
 
 FORMAT = "hpk-usage-history/1"
@@ -115,19 +116,10 @@ def record_day(path: Path, report: UsageReport, now: float | None = None) -> Usa
     return history
 
 
-def _decode_day(row: Mapping[str, Any]) -> UsageDay:
-    if not isinstance(row["users"], dict):
-        raise ValueError("no sizes of users")
-    users = {name: _decode_count(value) for name, value in row["users"].items()}
-    room, free = (None if row[name] is None else _decode_count(row[name]) for name in ("room", "free"))
-    at = float(row["at"])
-    if not 0 <= at < MAX_TIMESTAMP or time.strftime("%Y-%m-%d", time.gmtime(at)) != row["day"]:
-        raise ValueError(f"day {row['day']!r} at {at!r}")
-    entries, size, allocated = (_decode_count(row[name]) for name in ("entries", "size", "allocated"))
-    return UsageDay(str(row["day"]), at, entries, size, allocated, room, free, users)
-
-
-def _decode_count(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"{value!r} is no count")
-    return value
+def _decode_day(row: Any) -> UsageDay:
+    day = dataclass_from_json(UsageDay, row, ignore_unknown=True)
+    if min(day.entries, day.size, day.allocated, day.room or 0, day.free or 0, *day.users.values()) < 0:
+        raise ValueError(f"day {day.day!r} has a count below 0")
+    if not 0 <= day.at < MAX_TIMESTAMP or time.strftime("%Y-%m-%d", time.gmtime(day.at)) != day.day:
+        raise ValueError(f"day {day.day!r} at {day.at!r}")
+    return day

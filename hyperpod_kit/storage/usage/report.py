@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable
 from hyperpod_kit.storage.usage.ledger import UsageLedger, UsageRow
 from hyperpod_kit.system import mountinfo
 from hyperpod_kit.untrusted import owner
+from hyperpod_kit.untrusted.dataclass_json import dataclass_to_json
 
 if TYPE_CHECKING:
     from hyperpod_kit.storage.usage.growth import Forecast, Growth
@@ -102,9 +103,9 @@ class UsageReport:
             "ages": [vars(age_class) for age_class in self.ages],
             "reads_kept": self.reads_kept,
             "history_days": self.history_days,
-            "growth": None if self.growth is None else self.growth.to_json(),
-            "full_in_days": None if self.forecast is None else self.forecast.to_json(),
-            "deletable": [checkpoint.to_json() for checkpoint in self.deletable],
+            "growth": None if self.growth is None else dataclass_to_json(self.growth),
+            "full_in_days": None if self.forecast is None else dataclass_to_json(self.forecast),
+            "deletable": [dataclass_to_json(checkpoint) for checkpoint in self.deletable],
         }
 
 

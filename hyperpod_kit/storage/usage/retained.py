@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Any, Iterable, NamedTuple
+from typing import Iterable, NamedTuple
 
 from hyperpod_kit.checkpoint.repository import retention
 from hyperpod_kit.checkpoint.repository.policy import Latest
@@ -23,10 +23,6 @@ class Deletable(NamedTuple):
     why: str
     allocated: int
     error: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return its JSON form: bytes."""
-        return self._asdict()
 
 
 def list_deletable(runs: Iterable[str], keep: int) -> list[Deletable]:

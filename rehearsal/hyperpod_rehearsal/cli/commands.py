@@ -10,6 +10,7 @@ from typing import Tuple
 import click
 
 from hyperpod_kit.cli.terminal import output
+from hyperpod_kit.untrusted.dataclass_json import dataclass_to_json
 from hyperpod_rehearsal.cli.output import (
     Progress,
     format_sandbox_result,
@@ -378,7 +379,7 @@ def sandbox(config: str, keep: bool, as_json: bool) -> None:
 
     result = sandbox_module.run_sandbox(config, keep=keep)
     if as_json:
-        output.print_json(result.to_dict())
+        output.print_json(dataclass_to_json(result))
     else:
         for line in format_sandbox_result(result):
             output.print_text(line)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Mapping
 
 from hyperpod_kit.errors import RehearsalError
+from hyperpod_kit.untrusted.dataclass_json import dataclass_from_json, dataclass_to_json
 from hyperpod_rehearsal import state
 
 FILE = "keys.json"
@@ -50,9 +51,8 @@ class Keys:
         """Return the keys stored in a rehearsal's state directory. Raises RehearsalError."""
         data = state.read_own_json_object_or_none(state_directory / FILE)
         try:
-            assert data is not None
-            return cls(Key(**data["admin"]), Key(**data["node"]))
-        except (AssertionError, KeyError, TypeError):
+            return dataclass_from_json(cls, data)
+        except ValueError:
             raise RehearsalError(
                 f"no keys in {state_directory}: its rehearsal is not up, or another commit of hyperpod-kit made it",
                 hint="hyperpod-kit rehearse down, then up",
@@ -60,7 +60,7 @@ class Keys:
 
     def save(self, state_directory: Path) -> None:
         """Write the keys to keys.json, readable by root alone."""
-        state.write_json(state_directory / FILE, {"admin": vars(self.admin), "node": vars(self.node)})
+        state.write_json(state_directory / FILE, dataclass_to_json(self))
 
     def by_id(self) -> Mapping[str, Key]:
         """Return both keys by their id."""

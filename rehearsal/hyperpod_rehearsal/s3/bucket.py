@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hyperpod_kit.untrusted import by_descriptor
+from hyperpod_kit.untrusted.dataclass_json import dataclass_from_json, dataclass_to_json
 from hyperpod_rehearsal.s3.blobs import BlobDirectory, delete_partials_and_read_documents, write_json_document
 from hyperpod_rehearsal.s3.errors import S3Error, no_such_key, precondition_failed
 from hyperpod_rehearsal.s3.multipart import Uploads
@@ -47,7 +48,7 @@ class StoredBucket:
         self._lock = threading.RLock()
         self.created = _read_or_record_creation_time(root / "created.json")
         self._objects = {
-            raw["key"]: ObjectInfo.from_json(raw)
+            raw["key"]: dataclass_from_json(ObjectInfo, raw)
             for _, raw in delete_partials_and_read_documents(self._documents, "*/*.json")
         }
         self._keys = sorted(self._objects)
@@ -90,7 +91,7 @@ class StoredBucket:
         with self._lock:
             current = self._objects.get(key)
             require_write_conditions(conditions, current)
-            write_json_document(self._document_path(key), info.to_json())
+            write_json_document(self._document_path(key), dataclass_to_json(info))
             if current is None:
                 bisect.insort(self._keys, key)
             self._objects[key] = info

@@ -11,8 +11,9 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
+from hyperpod_kit.untrusted.dataclass_json import dataclass_from_json
 from hyperpod_rehearsal.s3.errors import S3Error
-from hyperpod_rehearsal.s3.faults import fault_from_json
+from hyperpod_rehearsal.s3.faults import S3Fault
 from hyperpod_rehearsal.s3.messages import Response, S3Request
 from hyperpod_rehearsal.s3.store import StoredBuckets
 
@@ -29,7 +30,7 @@ def handle_fault_or_request_log_call(store: StoredBuckets, request: S3Request) -
         body = request.body.read()
         if request.key == "fault" and request.method in ("GET", "POST", "DELETE"):
             if request.method == "POST":
-                store.faults.add(fault_from_json(json.loads(body)))
+                store.faults.add(dataclass_from_json(S3Fault, json.loads(body)))
             elif request.method == "DELETE":
                 store.faults.clear()
             return _json_response(store.faults.to_json())

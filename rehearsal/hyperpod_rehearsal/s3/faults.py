@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from dataclasses import asdict, dataclass
-from typing import Any, Mapping
+from typing import Any
 
 CODES = {400: "BadRequest", 403: "AccessDenied", 404: "NoSuchKey", 500: "InternalError", 503: "SlowDown"}
 """Error code of S3 for an injected status."""
@@ -90,14 +90,6 @@ class Faults:
                 if fault.status and not status:
                     status, code = fault.status, fault.code or CODES.get(fault.status, "InjectedFault")
         return Effect(status, code, delay, bandwidth, cut)
-
-
-def fault_from_json(raw: Mapping[str, Any]) -> S3Fault:
-    """A fault from a JSON object with its field names. Raises ValueError for anything else."""
-    try:
-        return S3Fault(**raw)
-    except TypeError as err:
-        raise ValueError(str(err)) from err
 
 
 @dataclass(frozen=True)

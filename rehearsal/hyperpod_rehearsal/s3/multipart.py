@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Sequence
 
 from hyperpod_kit.untrusted import by_descriptor
+from hyperpod_kit.untrusted.dataclass_json import dataclass_from_json, dataclass_to_json
 from hyperpod_rehearsal.s3.blobs import BlobDirectory, delete_partials_and_read_documents, write_json_document
 from hyperpod_rehearsal.s3.errors import S3Error
 from hyperpod_rehearsal.s3.objects import Attributes, Received, UploadPart
@@ -40,10 +41,9 @@ class Uploads:
         self._lock = threading.RLock()
         self._open: dict[str, Upload] = {}
         for path, raw in delete_partials_and_read_documents(root, "*/upload.json"):
-            raw["attributes"] = Attributes(**raw["attributes"])
-            upload = Upload(**{**raw, "parts": {}})
+            upload = dataclass_from_json(Upload, raw)
             for _, part in delete_partials_and_read_documents(path.parent, "part-*.json"):
-                upload.parts[part["number"]] = UploadPart.from_json(part)
+                upload.parts[part["number"]] = dataclass_from_json(UploadPart, part)
             self._open[upload.upload_id] = upload
 
     def blob_names(self) -> set[str]:
@@ -54,7 +54,7 @@ class Uploads:
         """Open an upload for `key`."""
         upload = Upload(uuid.uuid4().hex, key, time.time(), attributes, algorithm, kind)
         with self._lock:
-            write_json_document(self._root / upload.upload_id / "upload.json", {**asdict(upload), "parts": {}})
+            write_json_document(self._root / upload.upload_id / "upload.json", dataclass_to_json(upload))
             self._open[upload.upload_id] = upload
         return upload
 
@@ -81,7 +81,7 @@ class Uploads:
         part = UploadPart(number, received.md5, time.time(), received.segment, received.checksums)
         with self._lock:
             self.find_open_upload(upload.upload_id, upload.key)
-            write_json_document(self._root / upload.upload_id / f"part-{number}.json", part.to_json())
+            write_json_document(self._root / upload.upload_id / f"part-{number}.json", dataclass_to_json(part))
             replaced = upload.parts.get(number)
             upload.parts[number] = part
         if replaced is not None:

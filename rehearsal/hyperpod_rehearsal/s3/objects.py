@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import Any, Mapping
+from dataclasses import dataclass, field
+from typing import Mapping
 
 STORAGE_CLASS = "x-amz-storage-class"
 STORAGE_CLASSES = (
@@ -72,23 +72,6 @@ class ObjectInfo:
     attributes: Attributes
     checksums: Checksums
 
-    def to_json(self) -> dict[str, Any]:
-        """The form on disk."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, raw: Mapping[str, Any]) -> ObjectInfo:
-        """Inverse of `to_json`."""
-        return cls(
-            key=raw["key"],
-            size=raw["size"],
-            etag=raw["etag"],
-            modified=raw["modified"],
-            segments=tuple(Segment(**item) for item in raw["segments"]),
-            attributes=Attributes(**raw["attributes"]),
-            checksums=Checksums(**raw["checksums"]),
-        )
-
 
 @dataclass(frozen=True)
 class Received:
@@ -108,12 +91,3 @@ class UploadPart:
     modified: float
     segment: Segment
     checksums: Mapping[str, str]
-
-    def to_json(self) -> dict[str, Any]:
-        """The form on disk."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, raw: Mapping[str, Any]) -> UploadPart:
-        """Inverse of `to_json`."""
-        return cls(**{**raw, "segment": Segment(**raw["segment"])})

@@ -6,9 +6,9 @@ import json
 import os
 import subprocess
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Tuple
+from typing import Dict, List, Tuple
 
 from hyperpod_kit.environment import HPK_NODE_ADDRESS, HPK_ROOT
 from hyperpod_kit.errors import RehearsalError
@@ -54,9 +54,6 @@ class SandboxResult:
     def exit_code(self) -> int:
         """0 when the script exited 0 on every kind of node."""
         return max(run.exit_code for run in self.runs)
-
-    def to_dict(self) -> Dict[str, Any]:
-        return asdict(self)
 
 
 def run_sandbox(config: str, keep: bool = False) -> SandboxResult:

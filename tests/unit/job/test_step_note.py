@@ -101,7 +101,7 @@ def test_status_shows_the_step_of_a_running_attempt_and_where_another_hung() -> 
     assert " 1 min 30 s " in lines[2] and " 1234, 12 s ago " in lines[2] and " running" in lines[2]
     late = attempt_table.table(found, timeline.totals(found, 900.0), now=900.0).splitlines()
     assert "1234, 10 min 12 s ago" in late[2] and "unfinished" in late[2], "nobody has renewed it"
-    assert found[1].to_dict()["reached"] == 1234 and found[1].to_dict()["moved"] == 288.0
+    assert found[1].reached == 1234 and found[1].moved == 288.0
 
 
 def test_a_note_of_another_attempt_says_nothing_of_this_one() -> None:

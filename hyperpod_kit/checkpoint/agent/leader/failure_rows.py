@@ -16,6 +16,7 @@ from hyperpod_kit.checkpoint.agent.shm.note_page import is_count, is_number_of_s
 from hyperpod_kit.checkpoint.repository.records import identity
 from hyperpod_kit.checkpoint.repository.store.open import StoreOrRoot, as_store
 from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.untrusted.dataclass_json import dataclass_from_json
 from hyperpod_kit.untrusted.text import clean_one_line
 
 FOLDER = ".hpk"
@@ -55,19 +56,9 @@ def read_newest(store_or_root: StoreOrRoot) -> Optional[Row]:
     ]
     for epoch, seq, name in sorted(names, reverse=True)[:_TRIED]:
         try:
-            body = json.loads(store.read(f"{FOLDER}/{name}", _LARGEST))
+            row = dataclass_from_json(Row, json.loads(store.read(f"{FOLDER}/{name}", _LARGEST)))
         except (CheckpointError, FileNotFoundError, ValueError, RecursionError):
             continue
-        if not isinstance(body, dict) or set(body) != set(Row._fields):
-            continue
-        row = Row(**body)
-        if (
-            type(row.epoch) is int
-            and type(row.seq) is int
-            and (row.epoch, row.seq) == (epoch, seq)
-            and is_count(row.lost_in_row)
-            and isinstance(row.why, str)
-            and is_number_of_seconds(row.at)
-        ):
+        if (row.epoch, row.seq) == (epoch, seq) and is_count(row.lost_in_row) and is_number_of_seconds(row.at):
             return row._replace(why=clean_one_line(row.why))
     return None

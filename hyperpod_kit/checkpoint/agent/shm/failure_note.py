@@ -13,6 +13,7 @@ from typing import Any, List, NamedTuple, Optional
 from hyperpod_kit.checkpoint.agent.shm import note_page, shm_slots
 from hyperpod_kit.checkpoint.agent.shm.note_page import is_count, is_number_of_seconds
 from hyperpod_kit.untrusted import by_descriptor
+from hyperpod_kit.untrusted.dataclass_json import dataclass_from_json
 from hyperpod_kit.untrusted.text import clean_one_line
 
 _NAME = re.compile(r"hpk-([0-9]{1,10})-([0-9a-f]{12})-00000\.saves")
@@ -68,11 +69,11 @@ def _read(page: note_page.FoundPage) -> Optional[FoundNote]:
 
 
 def _parse_note(body: Any) -> Optional[Note]:
-    if not isinstance(body, dict) or set(body) != set(Note._fields):
+    try:
+        note = dataclass_from_json(Note, body)
+    except ValueError:
         return None
-    note = Note(**body)
-    texts = (note.run, note.root, note.job, note.last_why)
-    if not all(type(word) is str for word in texts) or not is_count(note.lost_in_row):
+    if not is_count(note.lost_in_row):
         return None
     if (note.durable_step is None) != (note.durable_at is None):
         return None

@@ -21,6 +21,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Union
 from hyperpod_kit.checkpoint.agent.shm import note_page
 from hyperpod_kit.checkpoint.agent.shm.note_page import is_count, is_number_of_seconds
 from hyperpod_kit.untrusted import by_descriptor
+from hyperpod_kit.untrusted.dataclass_json import dataclass_from_json
 
 _NAME = re.compile(r"hpk-([0-9]{1,10})-([0-9]{1,10})\.(?:job|time)")
 _JOB = re.compile(r"[0-9]{1,10}([_+][0-9]{1,10})?")
@@ -159,13 +160,13 @@ def _is_locked(page: note_page.FoundPage) -> bool:
 
 def parse_time_note(body: Any) -> Optional[TimeNote]:
     """None for what is no such note."""
-    if not isinstance(body, dict) or set(body) != set(TimeNote._fields):
+    try:
+        note = dataclass_from_json(TimeNote, body)
+    except ValueError:
         return None
-    note = TimeNote(**body)
     good = (
-        type(note.job) is str and _JOB.fullmatch(note.job),
-        isinstance(note.gpu_seconds, dict)
-        and len(note.gpu_seconds) <= _CAUSES
+        _JOB.fullmatch(note.job),
+        len(note.gpu_seconds) <= _CAUSES
         and all(_CAUSE.fullmatch(name) and is_number_of_seconds(seconds) for name, seconds in note.gpu_seconds.items()),
     )
     if all(good):
@@ -174,17 +175,17 @@ def parse_time_note(body: Any) -> Optional[TimeNote]:
 
 
 def _parse_job_note(body: Any) -> Optional[JobNote]:
-    if not isinstance(body, dict) or set(body) != set(JobNote._fields):
+    try:
+        note = dataclass_from_json(JobNote, body)
+    except ValueError:
         return None
-    note = JobNote(**body)
     good = (
-        type(note.job) is str and _JOB.fullmatch(note.job),
+        _JOB.fullmatch(note.job),
         is_count(note.attempts),
         note.started is None or is_number_of_seconds(note.started),
         note.lost_steps is None or is_count(note.lost_steps),
         note.goodput is None or (is_number_of_seconds(note.goodput) and note.goodput <= 1),
-        isinstance(note.ends, dict)
-        and len(note.ends) <= _CLASSES
+        len(note.ends) <= _CLASSES
         and all(_CLASS.fullmatch(name) and is_count(count) for name, count in note.ends.items()),
     )
     if all(good):

@@ -169,7 +169,7 @@ MAY_IMPORT: Dict[str, Set[str]] = {
         "system",
         "untrusted",
     },
-    "hyperpod_rehearsal.cli": {"cli", "errors", "hyperpod_rehearsal"},
+    "hyperpod_rehearsal.cli": {"cli", "errors", "hyperpod_rehearsal", "untrusted"},
     "hyperpod_lab": {
         "checkpoint",
         "checkpoint.agent",

@@ -10,7 +10,7 @@ these in the order of names. Any doubt ends in a full listing.
 
 from __future__ import annotations
 
-from typing import Iterator, List, NamedTuple, Optional
+from typing import FrozenSet, Iterator, List, NamedTuple, Optional, Tuple
 
 from hyperpod_kit.checkpoint.repository.format import layout, manifest
 from hyperpod_kit.checkpoint.repository.records import latest
@@ -49,14 +49,14 @@ class _Names(NamedTuple):
     """Attempts, newest first, and which of them have a tombstone."""
 
     ids: List[layout.CheckpointId]
-    marked: frozenset[str]
+    marked: FrozenSet[str]
 
 
 class _Tail(NamedTuple):
     """The end of a root: `names` has all attempts that are not older than `floor`, and maybe older ones."""
 
     names: _Names
-    floor: tuple[int, int, str]
+    floor: Tuple[int, int, str]
     epoch: int
 
 

@@ -99,4 +99,4 @@ class NodeConfig:
         names = {node_field.name for node_field in fields(cls)} - {"mounts"}
         mounts = tuple(mount_from_dict(raw) for raw in data["mounts"])
         known = {name: value for name, value in data.items() if name in names}
-        return replace(dataclass_from_json(cls, known), mounts=mounts)
+        return replace(dataclass_from_json(cls, known, any_number=True), mounts=mounts)

@@ -5,8 +5,8 @@
 
 A field is a text, a number, a bool, an enum (written as its value), another such class, a tuple or a list of these, a
 mapping, None where it is Optional, or `Any`: a value that is JSON already. A bool is no number, a number lies between
--2**63 and 2**63, and no value is converted. Bounds that a type does not tell (at least 0, at most 200 characters) are
-the caller's to check.
+-2**63 and 2**63 unless the caller says otherwise, and no value is converted. Bounds that a type does not tell (at least
+0, at most 200 characters) are the caller's to check.
 
 The types are evaluated on every Python that a node may have, so there they are written as `typing` names them.
 
@@ -47,6 +47,7 @@ class _Rules(NamedTuple):
 
     ignore_unknown: bool
     require_all: bool
+    any_number: bool
 
 
 _Reader = Callable[[Any, _Rules], Any]
@@ -78,7 +79,9 @@ def dataclass_to_json(instance: Any) -> Dict[str, Any]:
     return body
 
 
-def dataclass_from_json(cls: Type[T], raw: Any, *, ignore_unknown: bool = False, require_all: bool = False) -> T:
+def dataclass_from_json(
+    cls: Type[T], raw: Any, *, ignore_unknown: bool = False, require_all: bool = False, any_number: bool = False
+) -> T:
     """Return the instance that a JSON object describes.
 
     Args:
@@ -86,12 +89,13 @@ def dataclass_from_json(cls: Type[T], raw: Any, *, ignore_unknown: bool = False,
         raw: The object, as `json.loads` returns it. It may be anything.
         ignore_unknown: Whether keys without a field are passed over, here and in objects below, or refused.
         require_all: Whether a field must be there although it has a default.
+        any_number: Whether numbers have no bounds, as in what the configuration says. Not for what others write.
 
     Raises:
         ValueError: A key is missing or unknown, or a value is not of its field's type.
     """
     try:
-        instance: T = _read_object(cls, raw, _Rules(ignore_unknown, require_all))
+        instance: T = _read_object(cls, raw, _Rules(ignore_unknown, require_all, any_number))
     except ValueError as err:
         raise ValueError(f"{cls.__name__}{err}") from None
     return instance
@@ -287,14 +291,14 @@ def _read_bool(raw: Any, _: _Rules) -> bool:
     return raw
 
 
-def _read_int(raw: Any, _: _Rules) -> int:
-    if type(raw) is not int or not -_MOST < raw < _MOST:
+def _read_int(raw: Any, rules: _Rules) -> int:
+    if type(raw) is not int or not (rules.any_number or -_MOST < raw < _MOST):
         raise _mismatch(raw, "a whole number")
     return raw
 
 
-def _read_number(raw: Any, _: _Rules) -> float:
-    if type(raw) not in (int, float) or not -_MOST < raw < _MOST:
+def _read_number(raw: Any, rules: _Rules) -> float:
+    if type(raw) not in (int, float) or not (rules.any_number or -_MOST < raw < _MOST):
         raise _mismatch(raw, "a number")
     number: float = raw
     return number

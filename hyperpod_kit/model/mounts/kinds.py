@@ -57,5 +57,5 @@ def mount_from_dict(raw: Mapping[str, Any]) -> Mount:
     """Inverse of `mount_to_dict`. Raises KeyError for an unknown kind, ValueError for a field that is
     unknown, missing or of another type."""
     data = dict(raw)
-    mount: Mount = dataclass_from_json(KINDS[data.pop("kind")], data)
+    mount: Mount = dataclass_from_json(KINDS[data.pop("kind")], data, any_number=True)
     return mount

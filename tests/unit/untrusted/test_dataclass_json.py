@@ -156,6 +156,13 @@ def test_unknown_keys_and_missing_ones_are_the_callers_choice() -> None:
     assert dataclass_from_json(Whole, dataclass_to_json(PLAIN), require_all=True) == PLAIN, "what is not written"
 
 
+def test_the_configuration_may_have_numbers_of_any_size() -> None:
+    assert dataclass_from_json(Place, {"row": 1 << 70}, any_number=True) == Place(1 << 70)
+    assert dataclass_from_json(Part, {"name": "", "weight": 1e300}, any_number=True) == Part("", 1e300)
+    with pytest.raises(ValueError, match=r"Part\.weight is True"):
+        dataclass_from_json(Part, {"name": "", "weight": True}, any_number=True)
+
+
 def test_types_are_found_by_name_and_in_order() -> None:
     assert list(field_types(Place).items()) == [("row", int), ("column", int)]
     assert list(field_types(Choices)) == ["first", "second"]

@@ -1,9 +1,10 @@
 """`python -m tests.distributed.torch_own SOURCES`: torch's tests of checkpoints, with its storage and with ours.
 
 SOURCES is a folder with torch's sources, of which `test/distributed/checkpoint` is read. It needs what those tests
-import (`pip install expecttest parameterized`). Prints a row of the table in README.md, beside this file, for each file, and
-then what did not pass, with the reason. Ends with 1 where a test that passes with torch's storage fails with ours and is not
-named in `exceptions.py`, or is named there and passes, and where no test of all passes with torch's storage.
+import (`pip install expecttest parameterized`). Prints a row of the table in README.md, beside this file, for each
+file, and then what did not pass, with the reason. Ends with 1 where a test that passes with torch's storage fails with
+ours and is not named in `exceptions.py`, or is named there and passes, and where no test of all passes with torch's
+storage.
 """
 
 from __future__ import annotations

@@ -31,14 +31,14 @@ EXCEPTIONS: Dict[str, str] = {
     "checkpoint/convert/formats/megatron.py:write": _TORCH,
     "hyperpod_lab/torture/failing/faulty_calls.py:FaultyCalls.__enter__": "it puts failing calls in the place of some",
     "hyperpod_lab/torture/damage/damage_special.py": "it lays links, FIFOs and devices into a directory of its own",
-    "node/setup/homes.py": "commands with a deadline, on a name that is not followed, or on the mount itself",
+    "node/mounts/homes.py": "commands with a deadline, on a name that is not followed, or on the mount itself",
     "node/mounts/kinds/nvme.py:_make_directory": "in a sandbox alone, below a directory that is its own",
     "node/mounts/bring_up.py:_copy_home": "commands with a deadline, in a directory that root has closed",
     "hyperpod_rehearsal/sandbox/sandbox_shim.py": "it stands for programs of a sandbox, in its directory",
     "hyperpod_rehearsal/standins/access_point.py": _IN_A_MACHINE,
     "hyperpod_rehearsal/standins/passthrough/files.py": _FUSE,
     "hyperpod_rehearsal/standins/passthrough/filesystem.py": _FUSE,
-    "hyperpod_rehearsal/standins/proxy_state.py": _IN_A_MACHINE,
+    "hyperpod_rehearsal/standins/passthrough/proxy_state.py": _IN_A_MACHINE,
     "slurm/progress.py:ProgressWriter._write_to_wrapper_memory": "a memfd of the same user's wrapper, which is "
     "looked at once it is open",
     "storage/private_database.py:open_private_database": "SQLite names its files by itself, in a directory that "

@@ -51,7 +51,7 @@ OTHER_MEANINGS = {
     ("hyperpod_rehearsal/standins/mount_s3files.py", "s3files"): "the same",
     ("hyperpod_rehearsal/standins/mount_nfs.py", "openzfs"): "a directory of the rehearsal",
     ("hyperpod_rehearsal/efs/protocol.py", "efs"): "botocore's name of a service",
-    ("hyperpod_rehearsal/sagemaker/server.py", "efs"): "an attribute of the endpoint's handler",
+    ("hyperpod_rehearsal/server.py", "efs"): "an attribute of the endpoint's handler",
     ("aws/efs.py", "efs"): "botocore's name of a service",
     ("infra/template.py", "efs"): "aws's word for a service",
     ("aws/s3files.py", "s3files"): "the same",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Callable, Iterable
 
+from hyperpod_kit.config.mounts import mount_paths
 from hyperpod_kit.config.mounts.registry import FORMS
 from hyperpod_kit.config.request_rules import find_create_cluster_refusals
 from hyperpod_kit.config.rules import (
@@ -19,7 +20,6 @@ from hyperpod_kit.config.rules import (
     health,
     lifecycle,
     metadata_service,
-    mount_paths,
     names,
     passthrough_fields,
     patterns,

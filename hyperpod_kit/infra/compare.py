@@ -12,8 +12,8 @@ from typing import Any, Iterable, Iterator, Sequence
 from hyperpod_kit.config.settings.findings import Finding
 from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.infra.part import TemplatePart
-from hyperpod_kit.preflight.check import run_all_preflight_checks
 from hyperpod_kit.preflight.facts import AccountFacts
+from hyperpod_kit.preflight.run.check import run_all_preflight_checks
 
 OK, MISSING, DIFFERS, NOT_CHECKED = "ok", "missing", "differs", "unknown"
 

@@ -11,7 +11,7 @@ from hyperpod_kit.infra.resources import buckets, efs, fsx, roles
 from hyperpod_kit.infra.resources.groups import security_groups_part
 from hyperpod_kit.infra.resources.network import network_part
 from hyperpod_kit.preflight.aws_facts import fsx as fsx_queries
-from hyperpod_kit.preflight.aws_facts import shared
+from hyperpod_kit.preflight.mounts import shared_file_systems as shared
 from hyperpod_kit.preflight.mounts.registry import INQUIRIES
 from hyperpod_kit.preflight.placement import network_placements
 

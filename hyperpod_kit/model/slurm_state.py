@@ -6,6 +6,7 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Optional, Sequence
 
 from hyperpod_kit.model.cluster import ClusterSpec
@@ -14,6 +15,13 @@ from hyperpod_kit.model.states import LifecycleMode, Role
 
 OWN_DISK = "own-disk"
 """What the configuration says for: leave StateSaveLocation where the platform has it."""
+
+
+class StateCopy(Enum):
+    """Of two copies of slurmctld's state: that on shared storage, or this controller's own."""
+
+    SHARED = "shared"
+    LOCAL = "own"
 
 
 def slurm_state_unfit_reason(mount: Mount, controller_group: str) -> str:

@@ -43,9 +43,9 @@ KINDS = {"shuffled": ShuffledOrder, "spread": SpreadOrder}
 SERVER = """
 import sys
 from pathlib import Path
-from hyperpod_rehearsal.endpoint.keys import Key
+from hyperpod_rehearsal.credentials.keys import Key
 from hyperpod_rehearsal.s3.store import StoredBuckets
-from hyperpod_rehearsal.sagemaker.server import serve
+from hyperpod_rehearsal.server import serve
 server = serve([("127.0.0.1", 0)], StoredBuckets(Path(sys.argv[1])), None, keys={"test": Key("test", "test")})
 print(server.url, flush=True)
 sys.stdin.read()

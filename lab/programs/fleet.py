@@ -90,9 +90,9 @@ def run_fleet(directory: Path, count: int, only_kind: str) -> Iterator[Dict[str,
 
 def serve_endpoint(directory: Path, nodes: List[Dict[str, str]], reader: int, writer: int) -> None:
     """Answer for SageMaker until the other end of the pipe is closed; does not return."""
-    from hyperpod_rehearsal.endpoint.keys import Key
+    from hyperpod_rehearsal.credentials.keys import Key
     from hyperpod_rehearsal.s3.store import StoredBuckets
-    from hyperpod_rehearsal.sagemaker.server import serve
+    from hyperpod_rehearsal.server import serve
 
     os.close(writer)
     server = serve(

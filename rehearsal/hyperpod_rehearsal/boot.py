@@ -19,18 +19,19 @@ from hyperpod_kit.system.file_lock import lock_exclusively_within
 from hyperpod_kit.system.process import identify_unless_gone_or_zombie, is_alive
 from hyperpod_kit.system.wait import fixed_pause
 from hyperpod_kit.untrusted import by_descriptor
-from hyperpod_rehearsal import cleanup, state, trusted_directory
-from hyperpod_rehearsal.layout import (
+from hyperpod_rehearsal import cleanup
+from hyperpod_rehearsal.machines import host, image
+from hyperpod_rehearsal.machines.image import Progress
+from hyperpod_rehearsal.records import state, trusted_directory
+from hyperpod_rehearsal.records.layout import (
     NAME_PATTERN,
     Layout,
     cache_dir,
     existing_rehearsals,
     lock_file_path_with_directory_made,
 )
-from hyperpod_rehearsal.machines import host, image
-from hyperpod_rehearsal.machines.image import Progress
-from hyperpod_rehearsal.profiles import STOCK, Profile
-from hyperpod_rehearsal.settings import RehearsalSettings, parse_share, resolve_tree_directory
+from hyperpod_rehearsal.records.profiles import STOCK, Profile
+from hyperpod_rehearsal.records.settings import RehearsalSettings, parse_share, resolve_tree_directory
 
 START_DEADLINE = 60.0
 LOCK_PATIENCE = 90.0

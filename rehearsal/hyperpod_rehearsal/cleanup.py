@@ -15,9 +15,9 @@ from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.system.process import Process
 from hyperpod_kit.untrusted import by_descriptor
-from hyperpod_rehearsal import state, trusted_directory
-from hyperpod_rehearsal.layout import CGROUP_PARENT, Layout, existing_rehearsals
 from hyperpod_rehearsal.machines import cgroups, host, host_mounts, network, processes
+from hyperpod_rehearsal.records import state, trusted_directory
+from hyperpod_rehearsal.records.layout import CGROUP_PARENT, Layout, existing_rehearsals
 
 DAEMON_PATIENCE = 60.0
 """Seconds that a daemon may take to end its machines before it is killed."""

@@ -25,11 +25,10 @@ from hyperpod_kit.system.file_lock import lock_exclusively_within
 from hyperpod_kit.system.process import identify_unless_gone_or_zombie
 from hyperpod_kit.system.wait import fixed_pause
 from hyperpod_kit.untrusted import by_descriptor
-from hyperpod_rehearsal import cleanup, host_keys, state, storage
+from hyperpod_rehearsal import cleanup, storage
+from hyperpod_rehearsal.credentials.keys import Keys
 from hyperpod_rehearsal.efs.service import EfsService
-from hyperpod_rehearsal.endpoint.keys import Keys
 from hyperpod_rehearsal.guardian import Guardian
-from hyperpod_rehearsal.layout import Layout, lock_file_path_with_directory_made
 from hyperpod_rehearsal.logs.service import LogsService
 from hyperpod_rehearsal.machines import layer, network
 from hyperpod_rehearsal.machines.machine import MachineOptions, Machines
@@ -38,6 +37,7 @@ from hyperpod_rehearsal.metadata.dns import DnsResponder
 from hyperpod_rehearsal.metadata.metadata_server import MetadataServers
 from hyperpod_rehearsal.mounts import efs
 from hyperpod_rehearsal.mounts.mountpoint_s3 import BUCKETS
+from hyperpod_rehearsal.platform import host_keys
 from hyperpod_rehearsal.platform.cluster_state import serialize_clusters
 from hyperpod_rehearsal.platform.control_plane import RehearsalControlPlane
 from hyperpod_rehearsal.platform.fleet import Fleet
@@ -45,9 +45,11 @@ from hyperpod_rehearsal.platform.node_files import NodeSecrets
 from hyperpod_rehearsal.platform.operations import Operations
 from hyperpod_rehearsal.platform.recovery import Recovery
 from hyperpod_rehearsal.platform.slurm_control import SlurmControl
+from hyperpod_rehearsal.records import state
+from hyperpod_rehearsal.records.layout import Layout, lock_file_path_with_directory_made
+from hyperpod_rehearsal.records.settings import RehearsalSettings
 from hyperpod_rehearsal.s3.store import StoredBuckets
-from hyperpod_rehearsal.sagemaker.server import Server, serve
-from hyperpod_rehearsal.settings import RehearsalSettings
+from hyperpod_rehearsal.server import Server, serve
 
 
 class Daemon:

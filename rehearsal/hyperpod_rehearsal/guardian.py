@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import List, Optional
 
 from hyperpod_kit.system.process import identify_unless_gone_or_zombie
-from hyperpod_rehearsal import cleanup, state
-from hyperpod_rehearsal.layout import Layout
+from hyperpod_rehearsal import cleanup
+from hyperpod_rehearsal.records import state
+from hyperpod_rehearsal.records.layout import Layout
 
 ALL_IS_WELL = b"."
 

@@ -17,10 +17,10 @@ from hyperpod_kit.run import LocalRunner, Runner
 from hyperpod_kit.system.mountinfo import parse_mountinfo, read_mountinfo
 from hyperpod_kit.system.process import Process, identify_unless_gone_or_zombie
 from hyperpod_rehearsal import targets
-from hyperpod_rehearsal.layout import Layout
 from hyperpod_rehearsal.machines import cgroups, processes
 from hyperpod_rehearsal.machines.machine import command_in_machine
 from hyperpod_rehearsal.mounts.registry import REHEARSED
+from hyperpod_rehearsal.records.layout import Layout
 from hyperpod_rehearsal.standins.install import LIBRARY
 
 ASIDE = "/run/hyperpod-rehearsal/aside"

@@ -17,10 +17,10 @@ from pathlib import Path
 from hyperpod_kit import ending
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.untrusted import by_descriptor
-from hyperpod_rehearsal.endpoint.keys import Keys
+from hyperpod_rehearsal.credentials.keys import Keys
 from hyperpod_rehearsal.platform.node_files import aws_environment
 from hyperpod_rehearsal.s3.store import StoredBuckets
-from hyperpod_rehearsal.sagemaker.server import serve
+from hyperpod_rehearsal.server import serve
 from hyperpod_rehearsal.standins.install import LIBRARY, install_standins
 
 BUCKET = "mounted"

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Dict, Mapping
 
 from hyperpod_kit.untrusted import by_descriptor
-from hyperpod_rehearsal import state
-from hyperpod_rehearsal.layout import Layout
 from hyperpod_rehearsal.mounts.registry import REHEARSED
+from hyperpod_rehearsal.records import state
+from hyperpod_rehearsal.records.layout import Layout
 
 
 def initial_registries(gateway: str) -> Dict[str, Mapping[str, Any]]:

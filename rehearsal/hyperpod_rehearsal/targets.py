@@ -8,9 +8,9 @@ from hyperpod_kit.environment import HPK_KNOWN_HOSTS, HPK_SSH_KEY, HPK_SSH_USER
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.model.states import Role
 from hyperpod_kit.system.process import Process, identify_unless_gone_or_zombie, is_alive
-from hyperpod_rehearsal.endpoint.keys import Keys
-from hyperpod_rehearsal.layout import Layout
+from hyperpod_rehearsal.credentials.keys import Keys
 from hyperpod_rehearsal.machines import processes
+from hyperpod_rehearsal.records.layout import Layout
 
 
 def all_nodes(state: Dict[str, Any]) -> List[Dict[str, Any]]:

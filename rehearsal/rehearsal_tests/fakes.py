@@ -13,16 +13,16 @@ from typing import Any
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.run import Completed
 from hyperpod_kit.system.process import Process
-from hyperpod_rehearsal.endpoint.keys import Key
-from hyperpod_rehearsal.layout import Layout
+from hyperpod_rehearsal.credentials.keys import Key
 from hyperpod_rehearsal.machines.network import Network
 from hyperpod_rehearsal.metadata.metadata_server import MetadataServers
 from hyperpod_rehearsal.platform.fleet import Fleet
 from hyperpod_rehearsal.platform.node_files import AGENT_STATUS, NodeSecrets
 from hyperpod_rehearsal.platform.operations import Operations
 from hyperpod_rehearsal.platform.slurm_control import SlurmControl
+from hyperpod_rehearsal.records.layout import Layout
+from hyperpod_rehearsal.records.settings import RehearsalSettings
 from hyperpod_rehearsal.s3.store import StoredBuckets
-from hyperpod_rehearsal.settings import RehearsalSettings
 from tests.support.runner import RecordingRunner
 
 

@@ -15,11 +15,11 @@ import pytest
 from hyperpod_rehearsal.agent import main as agent
 from hyperpod_rehearsal.agent import managed_storage
 from hyperpod_rehearsal.agent.s3_client import S3ClientError, download_prefix, list_keys, split_uri
-from hyperpod_rehearsal.endpoint.keys import Key
+from hyperpod_rehearsal.credentials.keys import Key
 from hyperpod_rehearsal.machines import layer
 from hyperpod_rehearsal.s3.objects import Attributes, Checksums
 from hyperpod_rehearsal.s3.store import StoredBuckets
-from hyperpod_rehearsal.standins.sigv4 import AccessKey
+from hyperpod_rehearsal.standins.mountpoint_s3.sigv4 import AccessKey
 from rehearsal_tests.s3.raw import signed
 from tests.support.aws import serving
 

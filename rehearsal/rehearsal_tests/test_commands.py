@@ -12,12 +12,13 @@ from click.testing import CliRunner
 from hyperpod_kit.environment import HPK_REHEARSAL_STATE
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.system.process import Process, is_alive, this_process
-from hyperpod_rehearsal import boot, state, trusted_directory
+from hyperpod_rehearsal import boot
 from hyperpod_rehearsal.cli.commands import rehearse
-from hyperpod_rehearsal.endpoint.keys import Keys
-from hyperpod_rehearsal.layout import Layout
+from hyperpod_rehearsal.credentials.keys import Keys
 from hyperpod_rehearsal.machines import host, layer
-from hyperpod_rehearsal.settings import RehearsalSettings, parse_share, resolve_tree_directory
+from hyperpod_rehearsal.records import state, trusted_directory
+from hyperpod_rehearsal.records.layout import Layout
+from hyperpod_rehearsal.records.settings import RehearsalSettings, parse_share, resolve_tree_directory
 
 
 @pytest.fixture(autouse=True)

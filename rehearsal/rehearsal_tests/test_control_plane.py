@@ -9,7 +9,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from hyperpod_rehearsal.endpoint.keys import Key
+from hyperpod_rehearsal.credentials.keys import Key
 from hyperpod_rehearsal.platform.control_plane import RehearsalControlPlane
 from hyperpod_rehearsal.platform.recovery import Recovery
 from hyperpod_rehearsal.s3.store import StoredBuckets

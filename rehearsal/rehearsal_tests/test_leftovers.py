@@ -13,7 +13,7 @@ import pytest
 from leftovers import Marks, leftovers
 
 from hyperpod_kit.environment import HPK_REHEARSAL_STATE
-from hyperpod_rehearsal.layout import Layout
+from hyperpod_rehearsal.records.layout import Layout
 
 INSTANCE = "i-0123456789abcdef0"
 

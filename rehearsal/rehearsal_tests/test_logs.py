@@ -11,10 +11,10 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 
-from hyperpod_rehearsal.endpoint.keys import Key
-from hyperpod_rehearsal.layout import Layout
+from hyperpod_rehearsal.credentials.keys import Key
 from hyperpod_rehearsal.logs.service import LogsService
 from hyperpod_rehearsal.platform.cluster_state import RehearsedCluster, RehearsedNode
+from hyperpod_rehearsal.records.layout import Layout
 from hyperpod_rehearsal.s3.store import StoredBuckets
 from tests.support.aws import serving
 

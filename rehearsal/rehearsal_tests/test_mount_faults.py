@@ -11,11 +11,11 @@ from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.model.instance_types import has_instance_store
 from hyperpod_rehearsal import mount_faults, storage
 from hyperpod_rehearsal.cli.commands import break_mount
-from hyperpod_rehearsal.layout import Layout
 from hyperpod_rehearsal.mount_faults import MountPoint, foreign_mount_command
 from hyperpod_rehearsal.mounts.efs import OTHER_EFS_ID
 from hyperpod_rehearsal.mounts.mountpoint_s3 import BUCKETS
 from hyperpod_rehearsal.mounts.openzfs import OTHER_OPENZFS_DNS_NAME
+from hyperpod_rehearsal.records.layout import Layout
 from tests.support.runner import RecordingRunner
 
 

@@ -8,9 +8,10 @@ import pytest
 
 from hyperpod_kit.environment import HPK_REHEARSAL_STATE
 from hyperpod_kit.errors import RehearsalError
-from hyperpod_rehearsal import layout, targets
-from hyperpod_rehearsal.layout import Layout
+from hyperpod_rehearsal import targets
 from hyperpod_rehearsal.machines import cgroups, host_mounts
+from hyperpod_rehearsal.records import layout
+from hyperpod_rehearsal.records.layout import Layout
 
 HYBRID = """\
 31 20 0:27 / /sys/fs/cgroup ro,nosuid - tmpfs tmpfs ro

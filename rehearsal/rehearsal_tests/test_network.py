@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from hyperpod_kit.errors import RehearsalError, RunError
-from hyperpod_rehearsal.layout import Layout
 from hyperpod_rehearsal.machines import network
 from hyperpod_rehearsal.machines.network import CANDIDATES, Network, choose_free_second_octet
+from hyperpod_rehearsal.records.layout import Layout
 from tests.support.runner import RecordingRunner
 
 LAYOUT = Layout(Path("/var/tmp/x/demo"))

@@ -11,7 +11,7 @@ from hyperpod_kit.run import Completed
 from hyperpod_rehearsal.platform import resource_config, slurm_conf
 from hyperpod_rehearsal.platform.cluster_state import CONTROLLER, RehearsedCluster, RehearsedNode
 from hyperpod_rehearsal.platform.slurm_control import SlurmControl, parse_scontrol_node_line
-from hyperpod_rehearsal.profiles import HYPERPOD, NEWEST, STOCK
+from hyperpod_rehearsal.records.profiles import HYPERPOD, NEWEST, STOCK
 
 GROUPS = [
     {"InstanceGroupName": "head", "InstanceType": "ml.m5.large"},

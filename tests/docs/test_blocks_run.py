@@ -8,11 +8,11 @@ from typing import Any, Iterator, cast
 import pytest
 
 from docs_build.blocks import ROOT, Block, pages
-from hyperpod_rehearsal import state
+from hyperpod_rehearsal.credentials.keys import Key
 from hyperpod_rehearsal.efs.service import EfsService
-from hyperpod_rehearsal.endpoint.keys import Key
+from hyperpod_rehearsal.records import state
 from hyperpod_rehearsal.s3.store import StoredBuckets
-from hyperpod_rehearsal.sagemaker.server import serve
+from hyperpod_rehearsal.server import serve
 from tests.docs import pasted
 from tests.unit.cli.conftest import Control
 

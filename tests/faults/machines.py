@@ -14,13 +14,13 @@ from driver import CONFIG, Driver
 
 from hyperpod_kit.model.states import LifecycleMode
 from hyperpod_rehearsal import boot, mount_faults, targets
-from hyperpod_rehearsal.layout import cache_dir
 from hyperpod_rehearsal.machines import processes
 from hyperpod_rehearsal.machines.machine import command_in_machine
 from hyperpod_rehearsal.machines.network import set_node_link_state
 from hyperpod_rehearsal.mounts.lustre import LUSTRE_MOUNT_NAME
 from hyperpod_rehearsal.platform.node_files import SLURM_CONF
-from hyperpod_rehearsal.profiles import PROFILES, STOCK
+from hyperpod_rehearsal.records.layout import cache_dir
+from hyperpod_rehearsal.records.profiles import PROFILES, STOCK
 from tests.faults.profiles import CONTAINER, IN_S3, MOUNTPOINT, PROFILE
 from tests.faults.roots import BUCKET, BucketRoot, FolderRoot, Root
 from tests.faults.site import CAPTURER, FOREIGN, SYSTEM_PYTHON, TRAINER, in_image, settle

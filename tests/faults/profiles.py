@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Dict
 
 from hyperpod_kit.errors import RehearsalError
-from hyperpod_rehearsal import profiles
-from hyperpod_rehearsal.profiles import STOCK, Profile
+from hyperpod_rehearsal.records import profiles
+from hyperpod_rehearsal.records.profiles import STOCK, Profile
 
 S3 = replace(STOCK, name="s3")
 """Checkpoint roots are `s3://…`."""

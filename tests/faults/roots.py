@@ -9,10 +9,10 @@ from typing import Any, List, Mapping, Optional, Protocol
 from hyperpod_kit.checkpoint.repository.format import layout
 from hyperpod_kit.checkpoint.repository.store.s3 import S3Store
 from hyperpod_kit.s3.client import S3HttpClient
-from hyperpod_rehearsal.endpoint.keys import Key
+from hyperpod_rehearsal.credentials.keys import Key
 from hyperpod_rehearsal.s3.faults import S3Fault
 from hyperpod_rehearsal.s3.store import StoredBuckets
-from hyperpod_rehearsal.sagemaker.server import serve
+from hyperpod_rehearsal.server import serve
 from hyperpod_rehearsal.standins.install import LIBRARY, install_standins
 from tests.support.damage import flip
 from tests.support.output import output

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence
 
-from hyperpod_rehearsal.profiles import STOCK
+from hyperpod_rehearsal.records.profiles import STOCK
 from tests.faults.profiles import PROFILES
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "faults.md"

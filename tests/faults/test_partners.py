@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from hyperpod_rehearsal.profiles import STOCK
+from hyperpod_rehearsal.records.profiles import STOCK
 from tests.faults.job import Fault, Job
 from tests.faults.memory_nodes import NODES, MemorySite
 from tests.faults.roots import BucketRoot

@@ -14,7 +14,7 @@ from typing import Callable, List, cast
 import pytest
 
 from hyperpod_kit.checkpoint.repository.read import verify
-from hyperpod_rehearsal.profiles import BY_CGROUP, PROFILES
+from hyperpod_rehearsal.records.profiles import BY_CGROUP, PROFILES
 from tests.faults.machines import MachineSite
 from tests.faults.site import Site
 from tests.support.wait import until

@@ -14,10 +14,10 @@ from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.node_config import HealthPolicy
 from hyperpod_kit.model.states import MountState
-from hyperpod_kit.node.health.record import HealthRecord
 from hyperpod_kit.node.mounts.kinds.kind import MountIdentity
 from hyperpod_kit.node.observe.check import deep_probe_mode_letters
 from hyperpod_kit.node.observe.classify import MountObservation, classify
+from hyperpod_kit.node.observe.health_record import HealthRecord
 from hyperpod_kit.node.observe.probe import probe_all
 from hyperpod_kit.node.slurm import drain
 from hyperpod_kit.system.mountinfo import MountEntry

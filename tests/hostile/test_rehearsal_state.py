@@ -13,9 +13,10 @@ import pytest
 from hyperpod_kit.environment import HPK_CACHE, HPK_REHEARSAL_STATE
 from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.system.process import Process, identify_unless_gone_or_zombie, is_alive
-from hyperpod_rehearsal import boot, cleanup, layout, state, trusted_directory
-from hyperpod_rehearsal.layout import Layout
+from hyperpod_rehearsal import boot, cleanup
 from hyperpod_rehearsal.machines import host, processes
+from hyperpod_rehearsal.records import layout, state, trusted_directory
+from hyperpod_rehearsal.records.layout import Layout
 from tests.hostile.users import ATTACKER, ROOT, as_user, place
 
 pytestmark = ROOT

@@ -14,7 +14,7 @@ import pytest
 from driver import CONFIG, TRAIN, Driver, wait_until
 from leftovers import leftovers
 
-from hyperpod_rehearsal.layout import lock_file_path_with_directory_made
+from hyperpod_rehearsal.records.layout import lock_file_path_with_directory_made
 from tests.rehearsal import jobs, limited_disk
 from tests.support import own_rehearsals
 

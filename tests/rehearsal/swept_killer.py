@@ -8,7 +8,7 @@ kill_after, lib, rest = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
 sys.path.insert(0, lib)
 
 from hyperpod_kit.node.cli import main  # noqa: E402
-from hyperpod_kit.node.commands import apply  # noqa: E402
+from hyperpod_kit.node.creation import apply  # noqa: E402
 
 written = vars(apply)["append_record"]
 lines = 0

@@ -18,7 +18,7 @@ import pytest
 from driver import PROGRAM, REPOSITORY
 from leftovers import leftovers
 
-from hyperpod_rehearsal.layout import Layout
+from hyperpod_rehearsal.records.layout import Layout
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ import boto3
 import pytest
 from driver import CONFIG, Driver, wait_until
 
-from hyperpod_rehearsal.layout import Layout
 from hyperpod_rehearsal.machines.machine import command_in_machine
 from hyperpod_rehearsal.machines.processes import children
+from hyperpod_rehearsal.records.layout import Layout
 from hyperpod_rehearsal.targets import all_nodes
 
 GROUP = {

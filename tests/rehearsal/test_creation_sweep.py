@@ -21,8 +21,8 @@ from hyperpod_kit.config.load import load
 from hyperpod_kit.config.settings.settings import ListedScript
 from hyperpod_kit.model.cluster import InstanceGroup
 from hyperpod_kit.model.scripts import PLACES, CustomScript
-from hyperpod_kit.node.commands.plan import plan
-from hyperpod_kit.node.steps import STEPS
+from hyperpod_kit.node.creation.plan import plan
+from hyperpod_kit.node.creation.steps import STEPS
 
 pytestmark = pytest.mark.full
 

@@ -13,7 +13,7 @@ from driver import LIVE, TRAIN, Driver, wait_until
 from moto import mock_aws
 
 from docs_build.blocks import Block, before, blocks_of, pages
-from hyperpod_rehearsal.layout import DEFAULT_NAME
+from hyperpod_rehearsal.records.layout import DEFAULT_NAME
 from tests.docs import pasted
 from tests.docs.moto_endpoint import MotoEndpoint
 from tests.unit.cli.test_cli_events_connect import ssm  # noqa: F401

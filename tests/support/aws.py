@@ -7,10 +7,10 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
 import pytest
 
-from hyperpod_rehearsal.endpoint.keys import Key
+from hyperpod_rehearsal.credentials.keys import Key
 from hyperpod_rehearsal.s3.store import StoredBuckets
 from hyperpod_rehearsal.sagemaker.api import ApiError
-from hyperpod_rehearsal.sagemaker.server import Server, serve
+from hyperpod_rehearsal.server import Server, serve
 
 ARN = "arn:aws:sagemaker:us-east-1:111122223333:cluster/abcdefghijkl"
 KEYS = {"test": Key("test", "test")}

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 
 from hyperpod_kit.environment import HPK_REHEARSAL_STATE
-from hyperpod_rehearsal.layout import STATE_BASE
+from hyperpod_rehearsal.records.layout import STATE_BASE
 
 CHECKOUT = hashlib.sha256(str(Path(__file__).resolve().parents[2]).encode()).hexdigest()[:8]
 """Marks this checkout among others."""

@@ -10,8 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hyperpod_rehearsal.layout import cache_dir
 from hyperpod_rehearsal.machines import image
+from hyperpod_rehearsal.records.layout import cache_dir
 from tests.support.mount_root import MountRoot
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -20,10 +20,10 @@ from hyperpod_kit.config.load import check, load
 from hyperpod_kit.model.node_config import NodeConfig
 from hyperpod_kit.model.units import carrier_unit
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
-from hyperpod_kit.preflight.check import run_all_preflight_checks
+from hyperpod_kit.preflight.checks.required_permissions import required_permissions
 from hyperpod_kit.preflight.facts import AccountFacts
 from hyperpod_kit.preflight.placement import execution_roles
-from hyperpod_kit.preflight.required_permissions import required_permissions
+from hyperpod_kit.preflight.run.check import run_all_preflight_checks
 from hyperpod_rehearsal.mount_faults import foreign_mount_command
 from hyperpod_rehearsal.mounts.registry import REHEARSED
 from hyperpod_rehearsal.sandbox import sandbox

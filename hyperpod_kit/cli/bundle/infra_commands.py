@@ -118,7 +118,7 @@ def _sentence_with_deploy_command(
 
 def _compare_account_and_print(settings: Settings, template_parts: list[TemplatePart], as_json: bool) -> int:
     from hyperpod_kit.infra.compare import DIFFERS, MISSING, NOT_CHECKED, part_states_and_unrelated_finding_count
-    from hyperpod_kit.preflight.gather import gather_account_facts
+    from hyperpod_kit.preflight.run.gather import gather_account_facts
 
     with live_status():
         facts = gather_account_facts(settings)

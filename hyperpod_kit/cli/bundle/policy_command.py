@@ -34,7 +34,8 @@ def policy(config: Path, group: Optional[str], of_trust: bool) -> None:
       hyperpod-kit policy cluster.yaml --group workers  # where groups have roles of their own
     """
     from hyperpod_kit.config.load import load
-    from hyperpod_kit.preflight import required_permissions, role_policy
+    from hyperpod_kit.preflight import role_policy
+    from hyperpod_kit.preflight.checks import required_permissions
 
     settings = load(config)
     role = _role_of_group_or_first(settings, group)

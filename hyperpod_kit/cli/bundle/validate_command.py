@@ -94,7 +94,7 @@ def validate(config: Path, live: bool, suppressed: tuple[str, ...], fail_on: str
 def _query_account_facts_unless_region_wrong(checked: Checked) -> Optional[AccountFacts]:
     """Ask AWS for the facts of the account, with progress on stderr; None when the region is wrong, so
     that nothing can be asked."""
-    from hyperpod_kit.preflight.gather import gather_account_facts
+    from hyperpod_kit.preflight.run.gather import gather_account_facts
 
     if not checked.has_no_error_in_or_around("hyperpod_kit.cluster.region"):
         print_to_stderr("AWS was not asked: correct hyperpod_kit.cluster.region first")
@@ -114,7 +114,7 @@ def _all_findings(checked: Checked, facts: Optional[AccountFacts]) -> Sequence[F
     ]
     if facts is None:
         return checked.with_positions_in_file_order([*checked.findings, *script_findings])
-    from hyperpod_kit.preflight.check import run_all_preflight_checks
+    from hyperpod_kit.preflight.run.check import run_all_preflight_checks
 
     # Where a rule has found an error, what AWS says about the value is an echo of it.
     live = [

@@ -6,7 +6,7 @@ import re
 from typing import Iterator, Optional
 
 from hyperpod_kit.config.mounts.form import MountForm, ShortForm
-from hyperpod_kit.config.rules.mount_paths import PATH, RESERVED_TREES, is_file_path_at_or_below
+from hyperpod_kit.config.mounts.mount_paths import PATH, RESERVED_TREES, is_file_path_at_or_below
 from hyperpod_kit.config.settings import patterns
 from hyperpod_kit.config.settings.field import Field
 from hyperpod_kit.config.settings.findings import INFO, WARNING, Finding

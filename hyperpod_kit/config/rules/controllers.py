@@ -9,8 +9,8 @@ from __future__ import annotations
 import posixpath
 from typing import Iterator
 
+from hyperpod_kit.config.mounts.mount_paths import is_file_path_at_or_below
 from hyperpod_kit.config.rules.cluster import AT
-from hyperpod_kit.config.rules.mount_paths import is_file_path_at_or_below
 from hyperpod_kit.config.settings.findings import Finding
 from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.model.states import LifecycleMode, Role

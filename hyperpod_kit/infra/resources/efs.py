@@ -12,7 +12,7 @@ from hyperpod_kit.infra.resources.groups import STORAGE
 from hyperpod_kit.infra.resources.network import configured_subnet_ids
 from hyperpod_kit.infra.resources.roles import role_logical_ids
 from hyperpod_kit.model.mounts.base import Mount
-from hyperpod_kit.preflight.aws_facts.shared import FileSystemQuery
+from hyperpod_kit.preflight.mounts.shared_file_systems import FileSystemQuery
 
 
 def file_system_part(settings: Settings, requested: FileSystemQuery, number: int) -> TemplatePart:

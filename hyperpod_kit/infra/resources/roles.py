@@ -8,8 +8,8 @@ from typing import Any, Mapping
 from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.infra.part import TemplatePart, get_att, ref, resource
 from hyperpod_kit.preflight import role_policy
+from hyperpod_kit.preflight.checks.required_permissions import required_permissions
 from hyperpod_kit.preflight.placement import execution_roles
-from hyperpod_kit.preflight.required_permissions import required_permissions
 
 
 def role_logical_ids(settings: Settings) -> dict[str, str]:

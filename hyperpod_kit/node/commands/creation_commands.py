@@ -47,7 +47,7 @@ def plan_command(args: argparse.Namespace) -> int:
 
 def _with_requested_slurm_state_copy(node: Node, args: argparse.Namespace) -> Node:
     """The node with the copy of Slurm's state that was chosen on the command line."""
-    from hyperpod_kit.node.slurm.saved_state import StateCopy
+    from hyperpod_kit.model.slurm_state import StateCopy
 
     requested = None
     if args.slurm_state:
@@ -57,9 +57,9 @@ def _with_requested_slurm_state_copy(node: Node, args: argparse.Namespace) -> No
 
 def apply_command(args: argparse.Namespace) -> int:
     """Exit code 0 when every required step succeeded, else 1. `--dry-run`: as `plan`."""
-    from hyperpod_kit.node.commands.apply import apply
-    from hyperpod_kit.node.commands.plan import plan
-    from hyperpod_kit.node.steps import STEPS
+    from hyperpod_kit.node.creation.apply import apply
+    from hyperpod_kit.node.creation.plan import plan
+    from hyperpod_kit.node.creation.steps import STEPS
 
     if args.dry_run:
         return plan_command(args)
@@ -86,7 +86,7 @@ def apply_command(args: argparse.Namespace) -> int:
 
 def secrets_command(args: argparse.Namespace) -> int:
     """Fetch this node's secrets into their files, and print which changed. Exit code 0; raises NodeError."""
-    from hyperpod_kit.node.secrets.secret_files import fetch_secrets_and_delete_unneeded
+    from hyperpod_kit.node.setup.secret_files import fetch_secrets_and_delete_unneeded
 
     changed = fetch_secrets_and_delete_unneeded(open_node())
     print(f"changed: {', '.join(changed) or 'nothing'}")
@@ -95,9 +95,9 @@ def secrets_command(args: argparse.Namespace) -> int:
 
 def show_plan(node: Node, mode: str, as_json: bool) -> None:
     """Print what `apply` would do now; nothing is changed, not even a log."""
-    from hyperpod_kit.node.commands.apply import preview
-    from hyperpod_kit.node.commands.plan import plan
-    from hyperpod_kit.node.steps import STEPS
+    from hyperpod_kit.node.creation.apply import preview
+    from hyperpod_kit.node.creation.plan import plan
+    from hyperpod_kit.node.creation.steps import STEPS
 
     mode = mode or node.config.lifecycle_mode
     steps = preview(node, plan(STEPS, node.config, node.facts.role, node.facts.group, mode))

@@ -22,9 +22,8 @@ if TYPE_CHECKING:
 
 
 def check_mounts_or_run_action_command(args: argparse.Namespace) -> int:
-    from hyperpod_kit.node import warnings
-    from hyperpod_kit.node.health import record as health_record
-    from hyperpod_kit.node.observe import user_access
+    from hyperpod_kit.node.health import warnings
+    from hyperpod_kit.node.observe import health_record, user_access
     from hyperpod_kit.node.observe.check import check_mounts
     from hyperpod_kit.node.slurm.guard.report import recorded_findings_or_guard_silent
 
@@ -99,7 +98,7 @@ def count_start_and_prepare_action(node: Node, name: str) -> int:
 def await_healthy_and_record_mount_action(node: Node, name: str) -> int:
     from hyperpod_kit.node.mounts import back_off
     from hyperpod_kit.node.mounts.ensure import await_mounted_or_raise
-    from hyperpod_kit.node.mounts.mount_record import record_current_mount_as_kits
+    from hyperpod_kit.node.mounts.kinds.mount_record import record_current_mount_as_kits
     from hyperpod_kit.node.mounts.protect import try_set_protective_flags
 
     await_mounted_or_raise(node, node.mount(name), seconds=60.0)

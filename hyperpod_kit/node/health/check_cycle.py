@@ -21,20 +21,19 @@ from hyperpod_kit.model.node_config import HealthPolicy
 from hyperpod_kit.model.states import REPAIRS, MountState
 from hyperpod_kit.model.units import DRAIN_UNIT, repair_unit
 from hyperpod_kit.node.health import metrics
-from hyperpod_kit.node.health import record as health_record
-from hyperpod_kit.node.health.record import HealthRecord
 from hyperpod_kit.node.health.repair_policy import repair_action_due_after_back_off
+from hyperpod_kit.node.health.warnings import warning_lines_about_node
 from hyperpod_kit.node.machine.context import Node
 from hyperpod_kit.node.machine.files import read_json, read_text, remove_partials_of_dead_writers, write_volatile
 from hyperpod_kit.node.machine.locks import hold_lock, is_locked
 from hyperpod_kit.node.machine.steplog import append_json_line, format_timestamp
 from hyperpod_kit.node.mounts.protect import find_unprotected
-from hyperpod_kit.node.observe import user_access
+from hyperpod_kit.node.observe import health_record, user_access
 from hyperpod_kit.node.observe.check import DEEP, DEEP_EVERY, MountCheck, deep_probe_mode_letters, observe_mounts
+from hyperpod_kit.node.observe.health_record import HealthRecord
 from hyperpod_kit.node.packets import packet_rules
 from hyperpod_kit.node.slurm import munge
 from hyperpod_kit.node.slurm.guard.report import recorded_findings_or_guard_silent
-from hyperpod_kit.node.warnings import warning_lines_about_node
 from hyperpod_kit.slurm.findings import SlurmFinding
 from hyperpod_kit.system.bounded_child import call_in_child
 from hyperpod_kit.system.mountinfo import MountEntry

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
-from hyperpod_kit.node.health.record import HealthRecord
 from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.observe.health_record import HealthRecord
 
 if TYPE_CHECKING:
     from hyperpod_kit.checkpoint.agent.shm.failure_note import FoundNote

@@ -13,8 +13,6 @@ from hyperpod_kit.errors import HyperpodKitError, RunError
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.states import REPAIRS, MountState, RepairAction
 from hyperpod_kit.model.units import HEALTH_UNIT, carrier_unit
-from hyperpod_kit.node.health import record as health_record
-from hyperpod_kit.node.health.record import HealthRecord
 from hyperpod_kit.node.health.repair_policy import repair_action_for_state
 from hyperpod_kit.node.machine import systemd
 from hyperpod_kit.node.machine.context import Node
@@ -22,7 +20,9 @@ from hyperpod_kit.node.machine.files import try_write_volatile_json
 from hyperpod_kit.node.machine.locks import hold_lock
 from hyperpod_kit.node.machine.timing import wait_for
 from hyperpod_kit.node.mounts.ensure import await_mounted_or_raise, detach_dead_mount
+from hyperpod_kit.node.observe import health_record
 from hyperpod_kit.node.observe.check import check_mount, observe_mounts
+from hyperpod_kit.node.observe.health_record import HealthRecord
 
 REVIVED_WITHIN = 15.0
 """Seconds in which efs-utils' watchdog (it looks every 1 to 10 s) gets a dead TLS proxy running again by itself: then

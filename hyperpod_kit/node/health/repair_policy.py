@@ -8,8 +8,8 @@ from __future__ import annotations
 from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.states import ABSENT_OR_STALE, REPAIRS, MountState, RepairAction
-from hyperpod_kit.node.health.record import HealthRecord, seconds_before_next_repair
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
+from hyperpod_kit.node.observe.health_record import HealthRecord, seconds_before_next_repair
 
 STRIKES = 2
 """A hung daemon is killed only when two checks in a row say that it hangs."""

@@ -20,7 +20,7 @@ from hyperpod_kit.node.machine.timing import Clock
 from hyperpod_kit.run import LocalRunner, Runner
 
 if TYPE_CHECKING:
-    from hyperpod_kit.node.slurm.saved_state import StateCopy
+    from hyperpod_kit.model.slurm_state import StateCopy
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,12 @@ from hyperpod_kit.node.machine import systemd
 from hyperpod_kit.node.machine.context import Node
 from hyperpod_kit.node.machine.files import read_json, read_text, write_json
 from hyperpod_kit.node.machine.step import MountStep, StepOutcome
+from hyperpod_kit.node.mounts import remove_stale
 from hyperpod_kit.node.mounts.ensure import await_mounted_or_raise
+from hyperpod_kit.node.mounts.kinds.mount_record import read_record
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
-from hyperpod_kit.node.mounts.mount_record import read_record
 from hyperpod_kit.node.mounts.protect import missing_protective_flags, try_set_protective_flags
 from hyperpod_kit.node.observe.check import check_mount
-from hyperpod_kit.node.setup import remove_stale
 from hyperpod_kit.untrusted import by_descriptor
 
 

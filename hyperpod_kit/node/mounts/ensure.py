@@ -18,11 +18,11 @@ from hyperpod_kit.node.machine import systemd
 from hyperpod_kit.node.machine.context import Node
 from hyperpod_kit.node.machine.locks import hold_lock
 from hyperpod_kit.node.machine.timing import poll_until
+from hyperpod_kit.node.mounts.homes import set_packet_rules_and_make_mount_point
+from hyperpod_kit.node.mounts.kinds.mount_record import delete_record, record_current_mount_as_kits
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
-from hyperpod_kit.node.mounts.mount_record import delete_record, record_current_mount_as_kits
 from hyperpod_kit.node.mounts.protect import try_set_protective_flags
 from hyperpod_kit.node.observe.check import check_mount
-from hyperpod_kit.node.setup.homes import set_packet_rules_and_make_mount_point
 
 MOUNT_WITHIN = 120.0
 """Seconds in which a mount must succeed: names may not resolve yet, an access point may be seconds old."""

@@ -1,1 +1,1 @@
-"""The steps of a node's creation: each file exports its own as STEP, and `node/steps.py` is their order."""
+"""The steps of a node's creation: each file exports its own as STEP, and `node/creation/steps.py` is their order."""

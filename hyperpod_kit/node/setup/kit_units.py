@@ -23,9 +23,8 @@ from hyperpod_kit.model.units import (
 from hyperpod_kit.node.machine import systemd
 from hyperpod_kit.node.machine.context import Node
 from hyperpod_kit.node.machine.step import SCRIPTED, Step, StepOutcome
-from hyperpod_kit.node.mounts import bring_up
-from hyperpod_kit.node.secrets import secret_files as secrets
-from hyperpod_kit.node.setup import remove_stale
+from hyperpod_kit.node.mounts import bring_up, remove_stale
+from hyperpod_kit.node.setup import secret_files as secrets
 
 
 def timer_unit_names(node: Node) -> List[str]:

@@ -12,7 +12,7 @@ from hyperpod_kit.model.node_config import User
 from hyperpod_kit.node.machine.context import Node
 from hyperpod_kit.node.machine.step import Step, StepOutcome
 from hyperpod_kit.node.machine.timing import poll_until
-from hyperpod_kit.node.setup import homes
+from hyperpod_kit.node.mounts import homes
 
 HOME_NOT_MADE = 12
 """useradd's exit status when it could not make the home (useradd(8)); it has then added nobody."""

@@ -15,6 +15,7 @@ from typing import Dict, List, Optional, Tuple
 
 from hyperpod_kit import audit
 from hyperpod_kit.errors import NodeError, RunError
+from hyperpod_kit.model.slurm_state import StateCopy
 from hyperpod_kit.model.states import LifecycleMode, Role
 from hyperpod_kit.model.units import SLURM_STATE_UNIT, SWEEP_UNIT, carrier_unit, systemd_escape_path
 from hyperpod_kit.node.machine import deferred_actions, systemd
@@ -32,7 +33,7 @@ from hyperpod_kit.node.slurm.hooks import (
     without_setting,
 )
 from hyperpod_kit.node.slurm.lease_keeper import UNIT, LeaseKeeper
-from hyperpod_kit.node.slurm.saved_state import RunningSlurmctld, StateCopy
+from hyperpod_kit.node.slurm.saved_state import RunningSlurmctld
 from hyperpod_kit.node.slurm.state import StateLocation, make_state_directories
 from hyperpod_kit.untrusted import by_descriptor
 

@@ -19,10 +19,10 @@ from typing import Any, Dict, Mapping, Optional, Tuple
 from hyperpod_kit import audit
 from hyperpod_kit.errors import NodeError, RunError
 from hyperpod_kit.model.states import STATES, Role
-from hyperpod_kit.node.health import record as health_record
-from hyperpod_kit.node.health.record import HealthRecord
 from hyperpod_kit.node.machine.context import Node
 from hyperpod_kit.node.machine.files import read_json, write_json
+from hyperpod_kit.node.observe import health_record
+from hyperpod_kit.node.observe.health_record import HealthRecord
 from hyperpod_kit.node.slurm import gate_refusal
 from hyperpod_kit.slurm.control import MOUNT_REASON, node_fields
 from hyperpod_kit.slurm.versions import HOLDS_BY_REASON

@@ -15,10 +15,10 @@ from typing import Optional
 
 from hyperpod_kit import audit
 from hyperpod_kit.errors import RunError
-from hyperpod_kit.node.health.record import seconds_before_next_repair
 from hyperpod_kit.node.machine import systemd
 from hyperpod_kit.node.machine.context import Node
 from hyperpod_kit.node.machine.files import read_json, try_write_volatile_json
+from hyperpod_kit.node.observe.health_record import seconds_before_next_repair
 from hyperpod_kit.untrusted import by_descriptor
 
 UNIT = "munge.service"

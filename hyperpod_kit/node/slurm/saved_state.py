@@ -20,8 +20,9 @@ import hashlib
 import struct
 import time
 from dataclasses import dataclass
-from enum import Enum
 from typing import Optional
+
+from hyperpod_kit.model.slurm_state import StateCopy
 
 VERSION = b"PROTOCOL_VERSION\0"
 _HEADER = struct.Struct(">HqI")
@@ -30,13 +31,6 @@ _BEFORE_JOBS = 8
 
 AHEAD = 300.0
 """Seconds that a copy may have been saved later than this machine's clock says: another machine's clock."""
-
-
-class StateCopy(Enum):
-    """Of two copies of slurmctld's state: that on shared storage, or this controller's own."""
-
-    SHARED = "shared"
-    LOCAL = "own"
 
 
 @dataclass(frozen=True)

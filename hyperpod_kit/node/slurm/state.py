@@ -26,12 +26,12 @@ from typing import Any, Dict, List, Optional
 
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.mounts.base import Mount
+from hyperpod_kit.model.slurm_state import StateCopy
 from hyperpod_kit.model.states import Role
 from hyperpod_kit.node.machine.context import Node
 from hyperpod_kit.node.slurm.saved_state import (
     RunningSlurmctld,
     SavedState,
-    StateCopy,
     choose_state_copy_or_none,
     read_saved_state,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hyperpod_kit.aws.buckets import BucketHead, Buckets
 from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.model.mounts.base import Mount
-from hyperpod_kit.preflight.aws_facts.client import QueryClient
+from hyperpod_kit.preflight.client import QueryClient
 from hyperpod_kit.preflight.facts import Queried
 from hyperpod_kit.preflight.mounts.inquiry import BucketOf
 from hyperpod_kit.preflight.mounts.registry import INQUIRIES

@@ -8,7 +8,7 @@ from hyperpod_kit.aws.ec2 import Ec2
 from hyperpod_kit.aws.fsx import Fsx
 from hyperpod_kit.config.mounts.registry import FORMS
 from hyperpod_kit.config.settings.settings import Settings
-from hyperpod_kit.preflight.aws_facts.client import QueryClient
+from hyperpod_kit.preflight.client import QueryClient
 from hyperpod_kit.preflight.facts import FsxFileSystem, NotQueried, Queried, StorageEndpoint
 from hyperpod_kit.preflight.mounts.inquiry import FsxType
 from hyperpod_kit.preflight.mounts.registry import INQUIRIES

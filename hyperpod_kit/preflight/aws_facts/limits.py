@@ -6,7 +6,7 @@ from hyperpod_kit.aws.quotas import ALTOGETHER, PER_CLUSTER, Quota, Quotas, clus
 from hyperpod_kit.aws.secrets import Secrets
 from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.model.secrets import Secret
-from hyperpod_kit.preflight.aws_facts.client import QueryClient
+from hyperpod_kit.preflight.client import QueryClient
 from hyperpod_kit.preflight.facts import Queried
 from hyperpod_kit.preflight.placement import TYPES
 

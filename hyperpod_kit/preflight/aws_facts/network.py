@@ -6,7 +6,7 @@ from typing import Any, Iterable, Optional, Sequence
 
 from hyperpod_kit.aws.ec2 import Ec2
 from hyperpod_kit.config.settings.settings import Settings
-from hyperpod_kit.preflight.aws_facts.client import QueryClient
+from hyperpod_kit.preflight.client import QueryClient
 from hyperpod_kit.preflight.facts import (
     Endpoint,
     InstanceType,

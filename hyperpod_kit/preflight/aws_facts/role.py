@@ -6,7 +6,7 @@ from typing import Optional
 
 from hyperpod_kit.aws.iam import Decision, Iam
 from hyperpod_kit.config.settings.settings import Settings
-from hyperpod_kit.preflight.aws_facts.client import QueryClient
+from hyperpod_kit.preflight.client import QueryClient
 from hyperpod_kit.preflight.facts import Queried, RoleFacts
 from hyperpod_kit.preflight.permission import Permission
 from hyperpod_kit.preflight.placement import NodeRole

@@ -9,10 +9,10 @@ from hyperpod_kit.aws.policies import has_allow_statement
 from hyperpod_kit.config.settings.findings import ERROR, WARNING, Finding
 from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.model.mounts.efs import EfsMount
+from hyperpod_kit.preflight.checks.required_permissions import required_permissions
 from hyperpod_kit.preflight.facts import NOT_QUERIED, AccountFacts, NotQueried, RoleFacts, value_or_none
 from hyperpod_kit.preflight.permission import Permission
 from hyperpod_kit.preflight.placement import NodeRole, execution_roles
-from hyperpod_kit.preflight.required_permissions import required_permissions
 from hyperpod_kit.preflight.role_policy import SERVICE, trusts_sagemaker
 
 

@@ -6,11 +6,11 @@ from typing import Any, Iterator, NamedTuple
 
 from hyperpod_kit.config.settings.findings import Finding
 from hyperpod_kit.config.settings.settings import Settings
-from hyperpod_kit.preflight.aws_facts.shared import FileSystemQuery, file_system_facts, file_system_queries
 from hyperpod_kit.preflight.checks.endpoints import find_ports_blocked_to_endpoints, format_ports
 from hyperpod_kit.preflight.facts import NOT_QUERIED, AccountFacts, FileSystem, NotQueried, Subnet, value_or_none
 from hyperpod_kit.preflight.mounts.inquiry import SharedService
 from hyperpod_kit.preflight.mounts.registry import INQUIRIES
+from hyperpod_kit.preflight.mounts.shared_file_systems import FileSystemQuery, file_system_facts, file_system_queries
 from hyperpod_kit.preflight.placement import carrying_subnet_ids
 
 NFS = 2049

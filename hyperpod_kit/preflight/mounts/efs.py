@@ -11,8 +11,7 @@ from hyperpod_kit.config.settings.homes import HOMES_PATH, NO_ACCESS_POINT
 from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.errors import AwsError
 from hyperpod_kit.model.mounts.efs import EfsMount
-from hyperpod_kit.preflight.aws_facts.client import QueryClient
-from hyperpod_kit.preflight.aws_facts.shared import FileSystemQuery, file_system_facts, with_fetched_security_groups
+from hyperpod_kit.preflight.client import QueryClient
 from hyperpod_kit.preflight.facts import (
     AccessPointFacts,
     AccountFacts,
@@ -23,6 +22,11 @@ from hyperpod_kit.preflight.facts import (
     value_or_none,
 )
 from hyperpod_kit.preflight.mounts.inquiry import MountInquiry, SharedService
+from hyperpod_kit.preflight.mounts.shared_file_systems import (
+    FileSystemQuery,
+    file_system_facts,
+    with_fetched_security_groups,
+)
 from hyperpod_kit.preflight.permission import Account, Carried, Permission, sid_part_from_name
 from hyperpod_kit.preflight.placement import NodeRole, execution_roles
 

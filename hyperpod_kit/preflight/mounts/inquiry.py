@@ -7,9 +7,9 @@ from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional
 
 from hyperpod_kit.config.settings.findings import Finding
 from hyperpod_kit.config.settings.settings import Settings
-from hyperpod_kit.preflight.aws_facts.client import QueryClient
-from hyperpod_kit.preflight.aws_facts.shared import FileSystemQuery
+from hyperpod_kit.preflight.client import QueryClient
 from hyperpod_kit.preflight.facts import AccountFacts, FileSystem, FsxFileSystem, Queried
+from hyperpod_kit.preflight.mounts.shared_file_systems import FileSystemQuery
 from hyperpod_kit.preflight.permission import Account, Carried, Permission
 from hyperpod_kit.preflight.placement import NodeRole
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, Iterator, Mapping, Optional
 
 from hyperpod_kit.aws.s3files import S3Files
-from hyperpod_kit.preflight.aws_facts.client import QueryClient
-from hyperpod_kit.preflight.aws_facts.shared import FileSystemQuery, with_fetched_security_groups
+from hyperpod_kit.preflight.client import QueryClient
 from hyperpod_kit.preflight.facts import AccessPointFacts, FileSystem, NotQueried, Queried, StorageEndpoint
 from hyperpod_kit.preflight.mounts.inquiry import MountInquiry, SharedService
+from hyperpod_kit.preflight.mounts.shared_file_systems import FileSystemQuery, with_fetched_security_groups
 from hyperpod_kit.preflight.permission import Account, Carried, Permission, sid_part_from_name
 from hyperpod_kit.preflight.placement import NodeRole
 

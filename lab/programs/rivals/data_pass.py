@@ -123,9 +123,9 @@ def fork_for_requests(kind: str) -> None:
 
 def serve_s3_until_stdin_ends(folder: str) -> None:
     """S3 on loopback."""
-    from hyperpod_rehearsal.endpoint.keys import Key
+    from hyperpod_rehearsal.credentials.keys import Key
     from hyperpod_rehearsal.s3.store import StoredBuckets
-    from hyperpod_rehearsal.sagemaker.server import serve as server_of
+    from hyperpod_rehearsal.server import serve as server_of
 
     store = StoredBuckets(Path(folder))
     store.create_bucket(BUCKET)

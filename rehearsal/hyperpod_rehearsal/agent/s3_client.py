@@ -14,7 +14,7 @@ from typing import Iterator, Mapping, Sequence, Tuple
 from xml.etree import ElementTree
 
 from hyperpod_kit.untrusted import by_descriptor
-from hyperpod_rehearsal.standins.sigv4 import EMPTY_SHA256, AccessKey, sign_request_headers
+from hyperpod_rehearsal.standins.mountpoint_s3.sigv4 import EMPTY_SHA256, AccessKey, sign_request_headers
 
 # The endpoint is on the node's own network: a proxy from the environment would be wrong.
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))

@@ -17,8 +17,8 @@ from hyperpod_rehearsal.cli.output import (
     print_fidelity_table_and_implemented_calls,
     print_status,
 )
-from hyperpod_rehearsal.layout import DEFAULT_NAME
-from hyperpod_rehearsal.profiles import PROFILES
+from hyperpod_rehearsal.records.layout import DEFAULT_NAME
+from hyperpod_rehearsal.records.profiles import PROFILES
 
 _name_option = click.option("--name", default=DEFAULT_NAME, show_default=True, help="Name of the rehearsal.")
 
@@ -305,7 +305,7 @@ def replace_node(name: str, node: str) -> None:
 
     from hyperpod_kit.errors import RehearsalError
     from hyperpod_rehearsal import boot, targets
-    from hyperpod_rehearsal.endpoint.keys import Keys
+    from hyperpod_rehearsal.credentials.keys import Keys
 
     layout, data = boot.require_running(name)
     key = Keys.load(layout.root).admin

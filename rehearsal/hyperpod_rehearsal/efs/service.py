@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 from typing import Any, Callable, Mapping
 
-from hyperpod_rehearsal import state
+from hyperpod_rehearsal.records import state
 from hyperpod_rehearsal.standins import file_system_policy
 
 OWNER = file_system_policy.ARN.rpartition(":")[2]

@@ -13,9 +13,10 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Dict, Mapping, Optional
 
-from hyperpod_rehearsal.endpoint import refusals, signature
-from hyperpod_rehearsal.endpoint.keys import Key
-from hyperpod_rehearsal.endpoint.signature import Claim, SignatureRefused
+from hyperpod_rehearsal.credentials import signature
+from hyperpod_rehearsal.credentials.keys import Key
+from hyperpod_rehearsal.credentials.signature import Claim, SignatureRefused
+from hyperpod_rehearsal.endpoint import refusals
 from hyperpod_rehearsal.endpoint.unsupported_services import HttpResponse
 from hyperpod_rehearsal.s3.body import DRAIN_LIMIT, RequestBody
 from hyperpod_rehearsal.s3.body_signature import BodySignature

@@ -6,8 +6,8 @@ import json
 import uuid
 from typing import Mapping
 
-from hyperpod_rehearsal.endpoint import signature
-from hyperpod_rehearsal.endpoint.signature import SignatureRefused
+from hyperpod_rehearsal.credentials import signature
+from hyperpod_rehearsal.credentials.signature import SignatureRefused
 from hyperpod_rehearsal.endpoint.unsupported_services import HttpResponse, signed_service
 from hyperpod_rehearsal.s3.errors import S3Error
 from hyperpod_rehearsal.s3.xml import error_document

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Iterator, Mapping, Optional, Tuple
 
-from hyperpod_rehearsal.layout import Layout
 from hyperpod_rehearsal.platform.cluster_state import RehearsedCluster
 from hyperpod_rehearsal.platform.node_files import PROVISION_LOG
+from hyperpod_rehearsal.records.layout import Layout
 
 PAGE = 1000
 MAX_LOG_BYTES = 16 << 20

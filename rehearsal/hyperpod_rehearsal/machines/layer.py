@@ -69,7 +69,7 @@ def write_agent_and_standins_into_layer(layer: Path, step_retry: bool = False) -
         package / "__init__.py",
         *sorted((package / "agent").glob("*.py")),
         package / "standins/__init__.py",
-        package / "standins/sigv4.py",
+        package / "standins/mountpoint_s3/sigv4.py",
         kit / "__init__.py",
         *(kit / name for name in ("errors.py", "exit_codes.py", "system/__init__.py", "system/atomic_file.py")),
         *sorted((kit / "untrusted").glob("*.py")),

@@ -15,8 +15,8 @@ from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.run import Completed, LocalRunner
 from hyperpod_kit.system.process import Process, identify_unless_gone_or_zombie
 from hyperpod_kit.untrusted import by_descriptor
-from hyperpod_rehearsal.layout import Layout
 from hyperpod_rehearsal.machines import cgroups, host, host_mounts, launch, processes
+from hyperpod_rehearsal.records.layout import Layout
 
 REBOOT_EXIT = 133
 """What systemd-nspawn --keep-unit exits with when the machine asked for a reboot."""

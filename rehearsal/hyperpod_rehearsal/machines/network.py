@@ -16,8 +16,8 @@ from typing import Iterable, Tuple
 from hyperpod_kit.errors import RehearsalError, RunError
 from hyperpod_kit.run import LocalRunner, Runner
 from hyperpod_kit.untrusted import by_descriptor
-from hyperpod_rehearsal.layout import Layout
 from hyperpod_rehearsal.metadata.instance_metadata import ADDRESS as METADATA
+from hyperpod_rehearsal.records.layout import Layout
 
 CANDIDATES: Tuple[int, ...] = (1, *range(101, 200))
 """Values of x in 10.x.0.0/16, in order of preference."""

@@ -13,18 +13,17 @@ from typing import Callable, Dict, Optional, Set
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.model.instance_types import has_instance_store
 from hyperpod_kit.untrusted import by_descriptor
-from hyperpod_rehearsal import host_keys
-from hyperpod_rehearsal.layout import Layout
 from hyperpod_rehearsal.machines import cgroups
 from hyperpod_rehearsal.machines.machine import Machines
 from hyperpod_rehearsal.machines.network import Network
 from hyperpod_rehearsal.metadata.instance_metadata import InstanceIdentity
 from hyperpod_rehearsal.metadata.metadata_server import MetadataServers
-from hyperpod_rehearsal.platform import node_files, resource_config, slurm_conf
+from hyperpod_rehearsal.platform import host_keys, node_files, resource_config, slurm_conf
 from hyperpod_rehearsal.platform.cluster_state import ACCOUNT, CONTROLLER, REGION, RehearsedCluster, RehearsedNode
 from hyperpod_rehearsal.platform.node_files import NodeSecrets
-from hyperpod_rehearsal.profiles import BY_CGROUP
-from hyperpod_rehearsal.settings import RehearsalSettings
+from hyperpod_rehearsal.records.layout import Layout
+from hyperpod_rehearsal.records.profiles import BY_CGROUP
+from hyperpod_rehearsal.records.settings import RehearsalSettings
 
 BOOT_DEADLINE = 120.0
 """Seconds in which a machine's agent must have reported for the first time."""

@@ -9,7 +9,7 @@ from typing import Any, Dict, Optional, Tuple
 
 from hyperpod_kit.system import atomic_file
 from hyperpod_kit.untrusted import by_descriptor
-from hyperpod_rehearsal.endpoint.keys import Key
+from hyperpod_rehearsal.credentials.keys import Key
 from hyperpod_rehearsal.platform.cluster_state import REGION
 
 AGENT_STATUS = "/var/lib/hyperpod-rehearsal/agent.json"

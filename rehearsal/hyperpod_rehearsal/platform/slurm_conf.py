@@ -11,7 +11,7 @@ from typing import Dict, List, Mapping, Sequence
 
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_rehearsal.platform.cluster_state import COMPUTE, CONTROLLER, LOGIN, RehearsedCluster, RehearsedNode
-from hyperpod_rehearsal.profiles import BY_CGROUP, STOCK, Profile
+from hyperpod_rehearsal.records.profiles import BY_CGROUP, STOCK, Profile
 
 BEGIN = "# BEGIN nodes (kept by the platform)"
 END = "# END nodes"

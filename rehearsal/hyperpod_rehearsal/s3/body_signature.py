@@ -7,9 +7,9 @@ import hmac
 import re
 from typing import Iterator, Mapping
 
-from hyperpod_rehearsal.endpoint.signature import Claim
+from hyperpod_rehearsal.credentials.signature import Claim
 from hyperpod_rehearsal.s3.errors import S3Error
-from hyperpod_rehearsal.standins import sigv4
+from hyperpod_rehearsal.standins.mountpoint_s3 import sigv4
 
 SIGNED_CHUNKS = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"
 PAYLOAD_MARKERS = (sigv4.UNSIGNED, "STREAMING-UNSIGNED-PAYLOAD-TRAILER", SIGNED_CHUNKS, f"{SIGNED_CHUNKS}-TRAILER")

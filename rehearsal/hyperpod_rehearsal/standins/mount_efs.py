@@ -15,7 +15,7 @@ from typing import Any, Dict, Optional, Sequence
 
 from hyperpod_rehearsal.standins import file_system_policy
 from hyperpod_rehearsal.standins.access_point import SHOWN, mount_denied_error, prepare_access_point
-from hyperpod_rehearsal.standins.arguments import (
+from hyperpod_rehearsal.standins.fuse.arguments import (
     data_directory,
     parse_efs_arguments,
     read_file_system_registry,
@@ -24,8 +24,8 @@ from hyperpod_rehearsal.standins.arguments import (
 )
 from hyperpod_rehearsal.standins.fuse.background import StartFailed
 from hyperpod_rehearsal.standins.passthrough.identity import PosixIdentity
+from hyperpod_rehearsal.standins.passthrough.proxy_state import ProxyState
 from hyperpod_rehearsal.standins.passthrough.start import serve_directory_as_fuse_mount
-from hyperpod_rehearsal.standins.proxy_state import ProxyState
 
 VERSION = "mount.efs Version: 2.0.0+standin (hyperpod-kit rehearsal stand-in, not amazon-efs-utils)"
 SUPPORTED_OPTIONS = (

@@ -9,7 +9,7 @@ import os
 import re
 from typing import Sequence
 
-from hyperpod_rehearsal.standins.arguments import (
+from hyperpod_rehearsal.standins.fuse.arguments import (
     data_directory,
     parse_mount_arguments,
     read_file_system_registry,

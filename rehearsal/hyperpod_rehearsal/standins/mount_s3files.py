@@ -12,7 +12,7 @@ import re
 from typing import Optional, Sequence
 
 from hyperpod_rehearsal.standins.access_point import SHOWN, mount_denied_error, prepare_access_point
-from hyperpod_rehearsal.standins.arguments import (
+from hyperpod_rehearsal.standins.fuse.arguments import (
     data_directory,
     parse_efs_arguments,
     read_file_system_registry,
@@ -21,8 +21,8 @@ from hyperpod_rehearsal.standins.arguments import (
 )
 from hyperpod_rehearsal.standins.fuse.background import StartFailed
 from hyperpod_rehearsal.standins.passthrough.identity import PosixIdentity
+from hyperpod_rehearsal.standins.passthrough.proxy_state import ProxyState
 from hyperpod_rehearsal.standins.passthrough.start import serve_directory_as_fuse_mount
-from hyperpod_rehearsal.standins.proxy_state import ProxyState
 
 VERSION = "mount.s3files Version: 3.1.1+standin (hyperpod-kit rehearsal stand-in, not amazon-efs-utils)"
 REFUSED = ("az", "crossaccount", "notls", "stunnel", "capath")

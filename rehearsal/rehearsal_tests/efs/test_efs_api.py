@@ -10,8 +10,8 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 
-from hyperpod_rehearsal import state
 from hyperpod_rehearsal.efs.service import EfsService
+from hyperpod_rehearsal.records import state
 from hyperpod_rehearsal.s3.store import StoredBuckets
 from tests.support.aws import as_client, serving
 

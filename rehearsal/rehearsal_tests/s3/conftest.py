@@ -6,7 +6,7 @@ import boto3
 import pytest
 from botocore.config import Config
 
-from hyperpod_rehearsal.endpoint.keys import Key
+from hyperpod_rehearsal.credentials.keys import Key
 from hyperpod_rehearsal.s3.store import StoredBuckets
 from tests.support.aws import serving
 

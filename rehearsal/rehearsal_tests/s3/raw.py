@@ -6,7 +6,7 @@ import hashlib
 from typing import Dict, Optional
 from urllib.parse import urlsplit
 
-from hyperpod_rehearsal.standins.sigv4 import AccessKey, sign_request_headers
+from hyperpod_rehearsal.standins.mountpoint_s3.sigv4 import AccessKey, sign_request_headers
 
 ME = AccessKey("test", "secret")
 

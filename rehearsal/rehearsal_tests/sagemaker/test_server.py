@@ -3,7 +3,7 @@ import socket
 import pytest
 
 from hyperpod_rehearsal.s3.store import StoredBuckets
-from hyperpod_rehearsal.sagemaker.server import serve
+from hyperpod_rehearsal.server import serve
 
 
 def test_several_addresses_share_one_port(tmp_path):

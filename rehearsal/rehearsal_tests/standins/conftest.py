@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_rehearsal.endpoint.keys import Key
+from hyperpod_rehearsal.credentials.keys import Key
 from hyperpod_rehearsal.s3.store import StoredBuckets
-from hyperpod_rehearsal.sagemaker.server import serve
+from hyperpod_rehearsal.server import serve
 from hyperpod_rehearsal.standins.install import LIBRARY, install_standins
 
 PYTHON = os.environ.get("HPK_STANDIN_PYTHON", "/usr/bin/python3")

@@ -9,12 +9,12 @@ from botocore.credentials import Credentials as BotoCredentials
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperpod_rehearsal.standins.arguments import parse_mount_arguments, unknown_options
 from hyperpod_rehearsal.standins.fuse import wire
+from hyperpod_rehearsal.standins.fuse.arguments import parse_mount_arguments, unknown_options
 from hyperpod_rehearsal.standins.mountpoint_s3.options import arguments_from_mount_helper_argv, parse_options
 from hyperpod_rehearsal.standins.mountpoint_s3.settings import load_settings
+from hyperpod_rehearsal.standins.mountpoint_s3.sigv4 import EMPTY_SHA256, AccessKey, sign_request_headers
 from hyperpod_rehearsal.standins.passthrough.identity import PosixIdentity, may_access
-from hyperpod_rehearsal.standins.sigv4 import EMPTY_SHA256, AccessKey, sign_request_headers
 
 
 def test_signatures_are_those_of_botocore():

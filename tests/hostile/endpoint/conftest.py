@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
+from hyperpod_rehearsal.credentials.keys import Keys
 from hyperpod_rehearsal.efs.service import EfsService
-from hyperpod_rehearsal.endpoint.keys import Keys
 from hyperpod_rehearsal.platform.control_plane import RehearsalControlPlane
 from hyperpod_rehearsal.s3.store import StoredBuckets
-from hyperpod_rehearsal.sagemaker.server import serve
+from hyperpod_rehearsal.server import serve
 from tests.hostile.endpoint.requests import BUCKET
 
 

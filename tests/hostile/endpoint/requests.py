@@ -13,8 +13,8 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from hyperpod_rehearsal.standins import sigv4
-from hyperpod_rehearsal.standins.sigv4 import AccessKey
+from hyperpod_rehearsal.standins.mountpoint_s3 import sigv4
+from hyperpod_rehearsal.standins.mountpoint_s3.sigv4 import AccessKey
 
 BUCKET = "sagemaker-hyperpod-kit-demo"
 CREATE = {

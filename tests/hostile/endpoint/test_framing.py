@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from hyperpod_rehearsal.standins import sigv4
+from hyperpod_rehearsal.standins.mountpoint_s3 import sigv4
 from tests.hostile.endpoint.requests import BUCKET, ask, lines, of, raw, signed
 
 

@@ -13,8 +13,8 @@ from typing import Any, Dict
 import pytest
 from driver import Driver, wait_until
 
-from hyperpod_rehearsal.layout import Layout
 from hyperpod_rehearsal.mounts.s3files import S3FILES_ID
+from hyperpod_rehearsal.records.layout import Layout
 
 WORKER = "storage-worker/0"
 DEADLINE = 2.0

@@ -12,10 +12,10 @@ from typing import Any, Dict, Iterator
 
 import pytest
 
-from hyperpod_rehearsal.endpoint.keys import Key
+from hyperpod_rehearsal.credentials.keys import Key
 from hyperpod_rehearsal.s3.faults import S3Fault
 from hyperpod_rehearsal.s3.store import StoredBuckets
-from hyperpod_rehearsal.sagemaker.server import serve
+from hyperpod_rehearsal.server import serve
 from tests.support.http import Responder, served
 
 REPOSITORY = Path(__file__).resolve().parents[3]

@@ -22,10 +22,10 @@ from hyperpod_kit.checkpoint.repository.store.base import Store, Unsupported  # 
 from hyperpod_kit.errors import CheckpointError  # noqa: E402
 from hyperpod_kit.s3.client import S3HttpClient  # noqa: E402
 from hyperpod_lab.torture.failing.backends import serialize_moto_requests  # noqa: E402
-from hyperpod_rehearsal.endpoint.keys import Key  # noqa: E402
+from hyperpod_rehearsal.credentials.keys import Key  # noqa: E402
 from hyperpod_rehearsal.s3.faults import S3Fault  # noqa: E402
 from hyperpod_rehearsal.s3.store import StoredBuckets as Service  # noqa: E402
-from hyperpod_rehearsal.sagemaker.server import serve  # noqa: E402
+from hyperpod_rehearsal.server import serve  # noqa: E402
 from tests.support.wait import until  # noqa: E402
 from tests.unit.checkpoint.small_checkpoint import put_checkpoint  # noqa: E402
 from tests.unit.checkpoint.store_contract import ParallelStoreContract, aligned, get, put  # noqa: E402

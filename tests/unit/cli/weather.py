@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from hyperpod_rehearsal.endpoint.keys import Key
+from hyperpod_rehearsal import server
+from hyperpod_rehearsal.credentials.keys import Key
 from hyperpod_rehearsal.s3.store import StoredBuckets
-from hyperpod_rehearsal.sagemaker import server
 
 ANSWERS = {
     "throttle": (400, "ThrottlingException", "Rate exceeded"),

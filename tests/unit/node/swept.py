@@ -23,13 +23,13 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 from hyperpod_kit.errors import HyperpodKitError, RunError
 from hyperpod_kit.node import cli
 from hyperpod_kit.node.commands import mount_commands
-from hyperpod_kit.node.commands.apply import apply, preview
-from hyperpod_kit.node.commands.plan import plan
+from hyperpod_kit.node.creation.apply import apply, preview
+from hyperpod_kit.node.creation.plan import plan
+from hyperpod_kit.node.creation.steps import STEPS
 from hyperpod_kit.node.machine.context import Node, open_node
 from hyperpod_kit.node.machine.paths import NodePaths
 from hyperpod_kit.node.observe import check as look
 from hyperpod_kit.node.observe.probe import Probed
-from hyperpod_kit.node.steps import STEPS
 from hyperpod_kit.run import Completed
 
 EFFECTS = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate")

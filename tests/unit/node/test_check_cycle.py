@@ -20,8 +20,8 @@ from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.node.health import check_cycle as module
 from hyperpod_kit.node.health.check_cycle import check_mounts_and_start_repairs, due_deep_probe_mode_or_empty
-from hyperpod_kit.node.health.record import HealthRecord
 from hyperpod_kit.node.health.repair import repair_if_needed_and_save_outcome
+from hyperpod_kit.node.observe.health_record import HealthRecord
 from tests.unit.node.fakes import ticked
 
 pytestmark = pytest.mark.usefixtures("no_packet_rules")

@@ -116,7 +116,7 @@ def waits_for(pid: int, program: str) -> bool:
 
 def test_a_second_apply_says_who_is_at_work(make_node: Any) -> None:
     from hyperpod_kit.errors import NodeError
-    from hyperpod_kit.node.commands.apply import apply
+    from hyperpod_kit.node.creation.apply import apply
     from hyperpod_kit.node.machine.locks import hold_lock
 
     fake = make_node([])

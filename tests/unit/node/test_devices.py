@@ -13,7 +13,6 @@ import pytest
 
 from hyperpod_kit.model import accelerators
 from hyperpod_kit.model.optional_steps import DeviceChecks, OptionalSteps
-from hyperpod_kit.node import warnings
 from hyperpod_kit.node.cli import run as node_cli
 from hyperpod_kit.node.devices import commands
 from hyperpod_kit.node.devices import record as device_record
@@ -31,6 +30,7 @@ from hyperpod_kit.node.devices.slurm_state import (
     decide_update,
     desired_reason_or_none_to_leave,
 )
+from hyperpod_kit.node.health import warnings
 from hyperpod_kit.node.machine.locks import hold_lock
 from hyperpod_kit.node.machine.run_tool import LARGEST, run_tool
 from tests.support.wait import Deadline

@@ -17,8 +17,8 @@ from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.node.devices import slurm_state
 from hyperpod_kit.node.devices.findings import Cure, DeviceFinding
-from hyperpod_kit.node.health import record as health_record
-from hyperpod_kit.node.health.record import HealthRecord
+from hyperpod_kit.node.observe import health_record
+from hyperpod_kit.node.observe.health_record import HealthRecord
 from hyperpod_kit.node.slurm import gate_refusal
 from hyperpod_kit.node.slurm.drain import (
     AGAIN_AFTER,

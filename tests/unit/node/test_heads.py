@@ -15,10 +15,10 @@ import pytest
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.node_config import NodeConfig
 from hyperpod_kit.model.optional_steps import NodeExporter, OptionalSteps
+from hyperpod_kit.model.slurm_state import StateCopy
 from hyperpod_kit.node.machine import facts, resource_config
 from hyperpod_kit.node.optional import node_exporter
 from hyperpod_kit.node.slurm import controller, lease_keeper, state, worker
-from hyperpod_kit.node.slurm.saved_state import StateCopy
 from hyperpod_kit.run import Completed
 from hyperpod_kit.untrusted import by_descriptor
 

@@ -14,11 +14,11 @@ from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.model.node_config import HealthPolicy
 from hyperpod_kit.model.states import REPAIRS, MountState
-from hyperpod_kit.node.health.record import LONGEST_PAUSE, HealthRecord, seconds_before_next_repair
 from hyperpod_kit.node.health.repair import BEFORE_START
 from hyperpod_kit.node.health.repair_policy import repair_action_due_after_back_off
 from hyperpod_kit.node.mounts.kinds.kind import MountIdentity
 from hyperpod_kit.node.observe.classify import MountObservation, classify
+from hyperpod_kit.node.observe.health_record import LONGEST_PAUSE, HealthRecord, seconds_before_next_repair
 from hyperpod_kit.node.observe.probe import Probed
 from hyperpod_kit.system.mountinfo import MountEntry
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, List
 
 from hyperpod_kit.errors import NodeError
-from hyperpod_kit.node.commands.apply import apply, preview
 from hyperpod_kit.node.commands.creation_commands import format_previewed_step
+from hyperpod_kit.node.creation.apply import apply, preview
 from hyperpod_kit.node.machine.context import Node
 from hyperpod_kit.node.machine.step import Step
 

@@ -14,8 +14,9 @@ import pytest
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.node_config import User
+from hyperpod_kit.node.mounts import homes
 from hyperpod_kit.node.packets import packet_rules
-from hyperpod_kit.node.setup import homes, users
+from hyperpod_kit.node.setup import users
 from hyperpod_kit.run import LocalRunner
 
 ALICE, BOB = User("alice", 2001, 2001), User("bob", 2002, 2002)

@@ -13,8 +13,8 @@ from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.model.mounts.nvme import NvmeMount
 from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
 from hyperpod_kit.model.mounts.s3files import S3FilesMount
+from hyperpod_kit.node.mounts.kinds.mount_record import delete_record, record_current_mount_as_kits
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
-from hyperpod_kit.node.mounts.mount_record import delete_record, record_current_mount_as_kits
 from hyperpod_kit.node.observe.check import check_mount
 from hyperpod_kit.system.mountinfo import find_mount_at
 

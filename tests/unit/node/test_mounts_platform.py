@@ -11,7 +11,7 @@ from hyperpod_kit.errors import MountFailed
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
 from hyperpod_kit.node.mounts.ensure import ensure_mounted
-from hyperpod_kit.node.mounts.mount_record import read_record
+from hyperpod_kit.node.mounts.kinds.mount_record import read_record
 
 FSX = "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com"
 LUSTRE = LustreMount("fsx", "/data/fsx-1", FSX, "abcdefgh", platform=True)

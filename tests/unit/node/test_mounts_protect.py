@@ -14,9 +14,9 @@ from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.model.mounts.nvme import NvmeMount
 from hyperpod_kit.node.commands.mount_commands import check_mounts_or_run_action_command
 from hyperpod_kit.node.health import check_cycle
+from hyperpod_kit.node.health.warnings import warning_lines_about_node
 from hyperpod_kit.node.mounts import bring_up, protect
-from hyperpod_kit.node.mounts.mount_record import record_current_mount_as_kits
-from hyperpod_kit.node.warnings import warning_lines_about_node
+from hyperpod_kit.node.mounts.kinds.mount_record import record_current_mount_as_kits
 
 FSX = "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com"
 LUSTRE = LustreMount("fsx", "/fsx", FSX, "abcdefgh", platform=True)

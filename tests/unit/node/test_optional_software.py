@@ -13,13 +13,13 @@ import pytest
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.optional_steps import Docker, Enroot, OptionalSteps, PamSlurmAdopt, Podman, Pyxis, Sssd
 from hyperpod_kit.model.secrets import Secret
-from hyperpod_kit.node.commands.apply import apply
-from hyperpod_kit.node.commands.plan import plan
+from hyperpod_kit.node.creation.apply import apply
+from hyperpod_kit.node.creation.plan import plan
+from hyperpod_kit.node.creation.steps import ALL, OFF_STEP
 from hyperpod_kit.node.machine.context import Node
 from hyperpod_kit.node.optional import docker, enroot, local_disk, pam_slurm_adopt, podman, sssd
 from hyperpod_kit.node.slurm import controller, pyxis_line
 from hyperpod_kit.node.slurm.hooks import with_kit_block
-from hyperpod_kit.node.steps import ALL, OFF_STEP
 
 pytestmark = pytest.mark.needs("root")
 

@@ -32,8 +32,9 @@ from hyperpod_kit.model.optional_steps import (
     Sssd,
 )
 from hyperpod_kit.model.secrets import Secret
-from hyperpod_kit.node.commands.apply import apply
-from hyperpod_kit.node.commands.plan import plan
+from hyperpod_kit.node.creation.apply import apply
+from hyperpod_kit.node.creation.plan import plan
+from hyperpod_kit.node.creation.steps import ALL, OFF_STEP
 from hyperpod_kit.node.machine.context import Node
 from hyperpod_kit.node.optional import (
     associations,
@@ -46,7 +47,6 @@ from hyperpod_kit.node.optional import (
 )
 from hyperpod_kit.node.optional.upkeep import PARTS, run_upkeep_parts_and_list_failures
 from hyperpod_kit.node.slurm import accounting_lines
-from hyperpod_kit.node.steps import ALL, OFF_STEP
 
 FSX = LustreMount("fsx", "/fsx", "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com", "abcdefgh")
 SQL = Secret("sql", "arn:aws:secretsmanager:us-east-1:111122223333:secret:sql-a1b2c3", roles=("controller",))

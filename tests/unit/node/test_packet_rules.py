@@ -15,9 +15,9 @@ from hyperpod_kit.model.mounts.nvme import NvmeMount
 from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
 from hyperpod_kit.model.mounts.s3files import S3FilesMount
 from hyperpod_kit.model.node_config import User
+from hyperpod_kit.node.mounts import homes
 from hyperpod_kit.node.packets import packet_rules
 from hyperpod_kit.node.packets.packet_rules import ExpectedRules
-from hyperpod_kit.node.setup import homes
 
 HOME = EfsMount(
     "home-alice", "/home/.homes/alice/home", "fs-0123456789abcdef0", "fsap-0123456789abcdef0", iam=True, owner="alice"

@@ -15,8 +15,8 @@ from hyperpod_kit.model.mounts.kinds import mount_to_dict
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.node.machine.files import write_json
-from hyperpod_kit.node.mounts.mount_record import record_current_mount_as_kits
-from hyperpod_kit.node.setup import remove_stale
+from hyperpod_kit.node.mounts import remove_stale
+from hyperpod_kit.node.mounts.kinds.mount_record import record_current_mount_as_kits
 from tests.support.capabilities import require
 
 OLD = EfsMount("old", "/old", "fs-0123456789abcdef0")

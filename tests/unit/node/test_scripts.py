@@ -18,13 +18,13 @@ import pytest
 from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.node_config import NodeConfig
 from hyperpod_kit.model.scripts import CustomScript
-from hyperpod_kit.node.commands.apply import apply, preview
-from hyperpod_kit.node.commands.plan import plan
+from hyperpod_kit.node.creation.apply import apply, preview
+from hyperpod_kit.node.creation.plan import plan
+from hyperpod_kit.node.creation.steps import STEPS
 from hyperpod_kit.node.machine.context import Node
 from hyperpod_kit.node.machine.step import Step
 from hyperpod_kit.node.machine.timing import Clock
 from hyperpod_kit.node.setup.scripts import AFTER_MOUNTS_STEPS, AFTER_SLURM_STEPS, BEFORE_MOUNTS_STEPS
-from hyperpod_kit.node.steps import STEPS
 from hyperpod_kit.run import LocalRunner
 from tests.support.wait import until
 
@@ -240,8 +240,8 @@ def test_killed_in_the_middle_it_runs_again(scripts: Scripts, tmp_path: Path, ti
     program.write_text(
         "import sys, pickle\n"
         "from tests.unit.node.test_scripts import PLACES\n"
-        "from hyperpod_kit.node.commands.apply import apply\n"
-        "from hyperpod_kit.node.commands.plan import plan\n"
+        "from hyperpod_kit.node.creation.apply import apply\n"
+        "from hyperpod_kit.node.creation.plan import plan\n"
         "node = pickle.load(sys.stdin.buffer)\n"
         "apply(node, plan(PLACES, node.config, 'compute', 'g', 'on_create'), 'on_create')\n"
     )

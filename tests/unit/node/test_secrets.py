@@ -24,7 +24,7 @@ from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.secrets import Secret
 from hyperpod_kit.node.machine.context import Node
 from hyperpod_kit.node.machine.timing import Clock
-from hyperpod_kit.node.secrets.secret_files import fetch, fetch_secrets_and_delete_unneeded, missing_secret_names
+from hyperpod_kit.node.setup.secret_files import fetch, fetch_secrets_and_delete_unneeded, missing_secret_names
 from hyperpod_kit.signing.exchange import send_http_request_or_status_zero
 from hyperpod_kit.signing.request import Credentials
 from tests.support.clock import FakeClock

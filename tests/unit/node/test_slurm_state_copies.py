@@ -17,11 +17,11 @@ import pytest
 
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.mounts.lustre import LustreMount
+from hyperpod_kit.model.slurm_state import StateCopy
 from hyperpod_kit.node.slurm import controller, hooks, lease, state
 from hyperpod_kit.node.slurm.saved_state import (
     RunningSlurmctld,
     SavedState,
-    StateCopy,
     choose_state_copy_or_none,
     parse_job_state,
     read_saved_state,

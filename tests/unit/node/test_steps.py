@@ -15,15 +15,15 @@ from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.model.node_config import NodeConfig, User
-from hyperpod_kit.node.commands.apply import apply
-from hyperpod_kit.node.commands.plan import plan
+from hyperpod_kit.node.creation.apply import apply
+from hyperpod_kit.node.creation.plan import plan
+from hyperpod_kit.node.creation.steps import STEPS
 from hyperpod_kit.node.setup import logind
 from hyperpod_kit.node.setup.users import create_user_or_correct_home
 from hyperpod_kit.node.setup.wait_for_dns import mount_host_names, wait_until_resolvable
 from hyperpod_kit.node.slurm.controller import start_munge_and_slurmctld
 from hyperpod_kit.node.slurm.hooks import merge_hooks, with_kit_block, without_kit_block
 from hyperpod_kit.node.slurm.worker import has_registered, parse_slurmd_start_time, start_worker_and_await_registration
-from hyperpod_kit.node.steps import STEPS
 
 HOOKS = (Path(__file__).parents[3] / "slurm/hooks.conf").read_text()
 MOUNTS = (

@@ -25,8 +25,8 @@ from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.model.node_config import HealthPolicy, User
 from hyperpod_kit.model.optional_steps import OptionalSteps, Sssd
 from hyperpod_kit.model.shares import Group
+from hyperpod_kit.node.health.warnings import warning_lines_about_node
 from hyperpod_kit.node.observe import user_access
-from hyperpod_kit.node.warnings import warning_lines_about_node
 from tests.support.serving_fuse import serving_mount
 from tests.support.wait import scaled
 from tests.unit.node.fakes import FakeNode, ticked

@@ -17,7 +17,6 @@ from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
 from hyperpod_kit.model.mounts.s3files import S3FilesMount
 from hyperpod_kit.model.secrets import Secret
-from hyperpod_kit.preflight import check
 from hyperpod_kit.preflight.facts import (
     AccountFacts,
     FileSystem,
@@ -28,6 +27,7 @@ from hyperpod_kit.preflight.facts import (
     Route,
 )
 from hyperpod_kit.preflight.reachability import SecurityRule
+from hyperpod_kit.preflight.run import check
 from tests.unit.preflight.world import REGION, ROLE
 
 

@@ -10,7 +10,7 @@ import pytest
 from moto import mock_aws
 
 from hyperpod_kit.config.load import load
-from hyperpod_kit.preflight.gather import gather_account_facts
+from hyperpod_kit.preflight.run.gather import gather_account_facts
 from tests.unit.preflight import iam_simulation, moto_more
 from tests.unit.preflight.account import Case
 from tests.unit.preflight.world import World, build

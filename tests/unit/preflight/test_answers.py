@@ -23,14 +23,15 @@ from hyperpod_kit.aws.session import client
 from hyperpod_kit.cli.main import run_command_line
 from hyperpod_kit.config.load import load
 from hyperpod_kit.errors import AwsError, Throttled
-from hyperpod_kit.preflight.aws_facts import client as querying
-from hyperpod_kit.preflight.aws_facts import fsx, shared
-from hyperpod_kit.preflight.aws_facts.client import QueryClient
-from hyperpod_kit.preflight.check import run_all_preflight_checks
+from hyperpod_kit.preflight import client as querying
+from hyperpod_kit.preflight.aws_facts import fsx
+from hyperpod_kit.preflight.client import QueryClient
 from hyperpod_kit.preflight.facts import AccessPointFacts, FileSystem, NotQueried
-from hyperpod_kit.preflight.gather import gather_account_facts
 from hyperpod_kit.preflight.mounts import efs as efs_kind
 from hyperpod_kit.preflight.mounts import s3files
+from hyperpod_kit.preflight.mounts import shared_file_systems as shared
+from hyperpod_kit.preflight.run.check import run_all_preflight_checks
+from hyperpod_kit.preflight.run.gather import gather_account_facts
 from tests.unit.preflight.world import REGION, World, group, subnet
 
 Report = tuple[int, dict[str, Any]]

@@ -14,8 +14,9 @@ from hyperpod_kit.aws.quotas import ALTOGETHER, PER_CLUSTER, Quota, cluster_quot
 from hyperpod_kit.config.decoding.decode import decode_settings
 from hyperpod_kit.model.cluster import Vpc
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
-from hyperpod_kit.preflight import check, checks
+from hyperpod_kit.preflight import checks
 from hyperpod_kit.preflight.facts import AccountFacts, NotQueried, RoleFacts
+from hyperpod_kit.preflight.run import check
 from tests.unit.config.rule_cases import CASES as OFFLINE
 from tests.unit.preflight.account import (
     DATA,

@@ -11,8 +11,8 @@ import pytest
 from hyperpod_kit.aws.iam import ALLOWED, Iam
 from hyperpod_kit.cli.main import run_command_line
 from hyperpod_kit.config.decoding.decode import decode_settings
+from hyperpod_kit.preflight.checks.required_permissions import required_permissions
 from hyperpod_kit.preflight.placement import execution_roles
-from hyperpod_kit.preflight.required_permissions import required_permissions
 from hyperpod_kit.preflight.role_policy import permissions_policy, trust_policy, trusts_sagemaker
 from tests.unit.preflight.world import EXAMPLE, REGION, ROLE, World
 

@@ -11,8 +11,8 @@ from hyperpod_kit.aws.quotas import ALTOGETHER, PER_CLUSTER, cluster_quota_name
 from hyperpod_kit.aws.session import client
 from hyperpod_kit.config.load import load
 from hyperpod_kit.preflight import role_policy
+from hyperpod_kit.preflight.checks.required_permissions import required_permissions
 from hyperpod_kit.preflight.placement import execution_roles
-from hyperpod_kit.preflight.required_permissions import required_permissions
 from tests.unit.preflight import moto_more
 
 EXAMPLE = Path(__file__).parents[3] / "provisioning_parameters.example.json"

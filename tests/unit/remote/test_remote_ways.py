@@ -15,7 +15,7 @@ from moto import mock_aws
 from hyperpod_kit.cli.main import run_command_line
 from hyperpod_kit.environment import HPK_KNOWN_HOSTS, HPK_SSH_KEY, HPK_SSH_PROXY
 from hyperpod_kit.remote.connect.ssh_access import KnownHosts
-from hyperpod_rehearsal.endpoint.keys import Key
+from hyperpod_rehearsal.credentials.keys import Key
 from hyperpod_rehearsal.s3.store import StoredBuckets
 from tests.support.aws import KEYS, ListedNodes, endpoint
 

@@ -18,7 +18,7 @@ from hyperpod_kit.model.mounts.s3files import S3FilesMount
 from hyperpod_kit.node.machine.context import Node
 from hyperpod_kit.node.machine.files import read_text
 from hyperpod_kit.node.mounts.kinds.kind import MountIdentity
-from hyperpod_kit.node.mounts.mount_record import read_record, replacement_reason
+from hyperpod_kit.node.mounts.kinds.mount_record import read_record, replacement_reason
 from hyperpod_kit.system.mountinfo import MountEntry
 
 EfsUtilsMount = Union[EfsMount, S3FilesMount]

@@ -16,7 +16,7 @@ from hyperpod_kit.node.machine.context import Node
 from hyperpod_kit.node.machine.files import read_text
 from hyperpod_kit.node.machine.systemd import process_ids_of_unit
 from hyperpod_kit.node.mounts.kinds.kind import ClientCheck, Kind, MountIdentity
-from hyperpod_kit.node.mounts.mount_record import read_record, replacement_reason
+from hyperpod_kit.node.mounts.kinds.mount_record import read_record, replacement_reason
 from hyperpod_kit.system import process
 from hyperpod_kit.system.mountinfo import MountEntry, find_mount_at
 from hyperpod_kit.untrusted import by_descriptor

@@ -13,7 +13,7 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple, Type
 from urllib.parse import quote, urlsplit
 from xml.etree import ElementTree
 
-from hyperpod_rehearsal.standins.sigv4 import EMPTY_SHA256, UNSIGNED, AccessKey, sign_request_headers
+from hyperpod_rehearsal.standins.mountpoint_s3.sigv4 import EMPTY_SHA256, UNSIGNED, AccessKey, sign_request_headers
 
 TRIES = 6
 """Attempts of a request; with the pauses between them about 3 s of outage are bridged."""

@@ -8,7 +8,7 @@ import re
 import sys
 from typing import List, NoReturn, Optional, Sequence
 
-from hyperpod_rehearsal.standins.arguments import IGNORED, parse_mount_arguments
+from hyperpod_rehearsal.standins.fuse.arguments import IGNORED, parse_mount_arguments
 from hyperpod_rehearsal.standins.mountpoint_s3.filesystem import MountRules
 
 VERSION = "mount-s3 1.22.0+standin (hyperpod-kit rehearsal stand-in, not Mountpoint for Amazon S3)"

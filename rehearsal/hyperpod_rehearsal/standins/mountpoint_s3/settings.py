@@ -6,7 +6,7 @@ import configparser
 import os
 from typing import Mapping, NamedTuple, Optional
 
-from hyperpod_rehearsal.standins.sigv4 import AccessKey
+from hyperpod_rehearsal.standins.mountpoint_s3.sigv4 import AccessKey
 
 
 class S3Settings(NamedTuple):

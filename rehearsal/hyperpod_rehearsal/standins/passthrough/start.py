@@ -19,7 +19,7 @@ from hyperpod_rehearsal.standins.fuse.session import (
 )
 from hyperpod_rehearsal.standins.passthrough.filesystem import PassThrough
 from hyperpod_rehearsal.standins.passthrough.identity import PosixIdentity
-from hyperpod_rehearsal.standins.proxy_state import ProxyState
+from hyperpod_rehearsal.standins.passthrough.proxy_state import ProxyState
 
 
 def serve_directory_as_fuse_mount(

@@ -25,11 +25,11 @@ from hyperpod_kit.node.clients import install as clients
 from hyperpod_kit.node.clients.decide import Install, Machine, Missing, decide
 from hyperpod_kit.node.clients.installed import InstalledClient
 from hyperpod_kit.node.clients.required import required_clients
-from hyperpod_kit.node.commands.apply import apply
-from hyperpod_kit.node.commands.plan import plan
+from hyperpod_kit.node.creation.apply import apply
+from hyperpod_kit.node.creation.plan import plan
+from hyperpod_kit.node.creation.steps import STEPS
 from hyperpod_kit.node.machine.context import Node
 from hyperpod_kit.node.machine.step import MountStep, StepOutcome
-from hyperpod_kit.node.steps import STEPS
 from tests.unit.node.clients.debian_root import DebianRoot
 from tests.unit.node.clients.package_server import PackageServer
 

@@ -21,9 +21,9 @@ from hyperpod_kit.cli.main import run_command_line
 from hyperpod_kit.storage.tier import migrate as migration
 from hyperpod_kit.storage.tier import survey
 from hyperpod_kit.untrusted import owner
-from hyperpod_rehearsal.endpoint.keys import Key
+from hyperpod_rehearsal.credentials.keys import Key
 from hyperpod_rehearsal.s3.store import StoredBuckets
-from hyperpod_rehearsal.sagemaker.server import serve
+from hyperpod_rehearsal.server import serve
 from tests.unit.checkpoint.small_checkpoint import SMALL_RUN, put_checkpoint
 from tests.unit.checkpoint.test_store_s3 import environment
 from tests.unit.storage.tier.test_tier import PLACES, PROGRAM, valid

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Iterator, Mapping, Optional, Sequence
 from urllib.parse import parse_qsl, quote, unquote_to_bytes, urlsplit
 
-from hyperpod_rehearsal.endpoint.keys import Key
-from hyperpod_rehearsal.standins import sigv4
+from hyperpod_rehearsal.credentials.keys import Key
+from hyperpod_rehearsal.standins.mountpoint_s3 import sigv4
 
 SKEW = 15 * 60
 """Seconds by which a client's clock may be off."""

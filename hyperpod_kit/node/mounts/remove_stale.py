@@ -25,7 +25,7 @@ from hyperpod_kit.node.machine.context import Node
 from hyperpod_kit.node.machine.files import read_json, read_text, write_json
 from hyperpod_kit.node.machine.step import Step, StepOutcome
 from hyperpod_kit.node.mounts.ensure import detach_dead_mount
-from hyperpod_kit.node.mounts.mount_record import delete_record, read_record
+from hyperpod_kit.node.mounts.kinds.mount_record import delete_record, read_record
 from hyperpod_kit.node.observe.check import check_mount
 from hyperpod_kit.system.mountinfo import find_mount_at
 from hyperpod_kit.untrusted import by_descriptor

@@ -9,7 +9,7 @@ from hyperpod_kit.config.settings.homes import NO_ACCESS_POINT
 from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.mounts.kinds import KINDS
-from hyperpod_kit.preflight.aws_facts.client import QueryClient, mount_or_cluster_region
+from hyperpod_kit.preflight.client import QueryClient, mount_or_cluster_region
 from hyperpod_kit.preflight.facts import AccountFacts, FileSystem, StorageEndpoint, value_or_none
 
 

@@ -15,8 +15,8 @@ from typing import Dict
 
 from hyperpod_kit.environment import HPK_CACHE, HPK_REHEARSAL_STATE
 from hyperpod_kit.untrusted import by_descriptor
-from hyperpod_rehearsal import trusted_directory
 from hyperpod_rehearsal.mounts.registry import REHEARSED
+from hyperpod_rehearsal.records import trusted_directory
 
 DEFAULT_NAME = "demo"
 STATE_BASE = Path("/var/lib/hyperpod-kit-rehearsal")

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import List, Mapping, Optional
 
-from hyperpod_kit.node.health import record as health_record
 from hyperpod_kit.node.machine.context import Node
 from hyperpod_kit.node.mounts.protect import find_unprotected
+from hyperpod_kit.node.observe import health_record
 from hyperpod_kit.node.packets import packet_rules
 
 

@@ -13,11 +13,12 @@ from hyperpod_kit.aws import iam
 from hyperpod_kit.aws.back_off import retry_while_throttled
 from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.preflight import placement
-from hyperpod_kit.preflight.aws_facts import buckets, fsx, limits, network, role, shared
-from hyperpod_kit.preflight.aws_facts.client import QueryClient
+from hyperpod_kit.preflight.aws_facts import buckets, fsx, limits, network, role
+from hyperpod_kit.preflight.checks.required_permissions import required_permissions
+from hyperpod_kit.preflight.client import QueryClient
 from hyperpod_kit.preflight.facts import AccountFacts, endpoint_security_group_ids
+from hyperpod_kit.preflight.mounts import shared_file_systems as shared
 from hyperpod_kit.preflight.mounts.registry import INQUIRIES
-from hyperpod_kit.preflight.required_permissions import required_permissions
 
 WORKERS = 8
 """Calls at a time. Each service allows some per second; IAM and EFS are the strictest."""

@@ -11,7 +11,7 @@ from typing import Tuple
 from hyperpod_kit.node.clients import install as clients
 from hyperpod_kit.node.machine.context import Node
 from hyperpod_kit.node.machine.step import SCRIPTED, Planned, Step, StepOutcome
-from hyperpod_kit.node.mounts import bring_up
+from hyperpod_kit.node.mounts import bring_up, homes, remove_stale
 from hyperpod_kit.node.optional import (
     accounting,
     device_checks,
@@ -28,20 +28,18 @@ from hyperpod_kit.node.optional import (
 )
 from hyperpod_kit.node.optional.optional_step import OptionalStep, steps_to_undo, undo_leftovers
 from hyperpod_kit.node.packets import packet_rules
-from hyperpod_kit.node.secrets import secret_files as secrets
 from hyperpod_kit.node.setup import (
     containers,
     fuse_conf,
     groups,
-    homes,
     kit_units,
     logind,
-    remove_stale,
     scripts,
     shares,
     users,
     wait_for_dns,
 )
+from hyperpod_kit.node.setup import secret_files as secrets
 from hyperpod_kit.node.slurm import controller, plugin, worker
 
 # All optional steps, and the step that takes back those that the configuration has no more.

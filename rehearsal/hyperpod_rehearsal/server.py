@@ -6,14 +6,14 @@ import threading
 import uuid
 from typing import Mapping, Sequence
 
+from hyperpod_rehearsal.credentials.keys import Key
 from hyperpod_rehearsal.efs import protocol as efs_protocol
 from hyperpod_rehearsal.efs.service import EfsService
 from hyperpod_rehearsal.endpoint import unsupported_services
 from hyperpod_rehearsal.endpoint.front_door import Listener
-from hyperpod_rehearsal.endpoint.keys import Key
+from hyperpod_rehearsal.endpoint.s3_handler import S3Handler
 from hyperpod_rehearsal.logs import protocol as logs_protocol
 from hyperpod_rehearsal.logs.service import LogsService
-from hyperpod_rehearsal.s3.handler import S3Handler
 from hyperpod_rehearsal.s3.store import StoredBuckets
 from hyperpod_rehearsal.sagemaker.api import ControlPlane
 from hyperpod_rehearsal.sagemaker.protocol import TARGET_PREFIX, handle_call

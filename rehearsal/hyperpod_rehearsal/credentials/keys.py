@@ -12,7 +12,7 @@ from typing import Mapping
 
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.untrusted.dataclass_json import dataclass_from_json, dataclass_to_json
-from hyperpod_rehearsal import state
+from hyperpod_rehearsal.records import state
 
 FILE = "keys.json"
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"

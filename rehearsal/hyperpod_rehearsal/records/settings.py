@@ -8,8 +8,8 @@ from typing import Tuple
 
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.untrusted.dataclass_json import dataclass_from_json, dataclass_to_json
-from hyperpod_rehearsal import state
-from hyperpod_rehearsal.profiles import STOCK, Profile, profile_by_name
+from hyperpod_rehearsal.records import state
+from hyperpod_rehearsal.records.profiles import STOCK, Profile, profile_by_name
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""A preflight: AWS is asked for the facts, and all checks judge them."""

@@ -1,0 +1,1 @@
+"""Who may call the endpoint: keys, and the signatures made with them."""

@@ -1,0 +1,1 @@
+"""What a rehearsal keeps about itself: where it lies, its profile, its settings, its state."""

@@ -52,8 +52,9 @@ def earlier_sources(folder: Path) -> Path:
 def files_of(tree: Path, note: str = "") -> Dict[str, bytes]:
     """What ships of a version's tree, but nothing that a configuration renders. `note`: makes it another bundle."""
     sources = Sources(tree, tree / "hyperpod_kit")
-    known = [name for name in contents.VENDORED_FILES if (sources.package / name).exists()]
-    with mock.patch.object(contents, "VENDORED_FILES", known):
+    files_there = [name for name in contents.VENDORED_FILES if (sources.package / name).exists()]
+    packages_there = [name for name in contents.VENDORED_PACKAGES if (sources.package / name).exists()]
+    with mock.patch.multiple(contents, VENDORED_FILES=files_there, VENDORED_PACKAGES=packages_there):
         files = {place: path.read_bytes() for place, path in contents.list_copied_sources(sources)}
     files["lib/__main__.py"] = WITHOUT_APPLY + files["lib/__main__.py"]
     files["node_config.json"] = b'{\n  "failure_pause": 0.0\n}\n'

@@ -1,7 +1,7 @@
 """`job doctor`: finds what the running Slurm's configuration lacks for jobs that come back, with the line to add.
 
-doctor_look.py gathers SlurmFacts; the pure rules here judge them. Sources: man slurm.conf, prolog_epilog.html; what was
-measured with Slurm 22.05 is in docs/auto-resume.md.
+doctor_look.py gathers SlurmFacts; the pure rules here judge them. Sources: man slurm.conf, prolog_epilog.html, and
+measurements with the versions of Slurm in docs/slurm-versions.md.
 """
 
 from __future__ import annotations

@@ -83,6 +83,7 @@ class Format(NamedTuple):
 
 
 BY_TESTS = {
+    "hpk-explain/1": "tests/unit/cli/test_cli_explain.py",
     # Of several files, or of libraries that this table does without: the bytes stand in those tests.
     "hpk-data/1": "tests/unit/data/test_index.py",
     "hpkpart1": "tests/unit/data/test_index.py",

@@ -28,6 +28,7 @@ def test_a_code_in_small_letters_is_explained_with_its_remedy() -> None:
 @pytest.mark.parametrize("code", sorted(finding_texts.every_code()))
 def test_every_code_has_an_explanation(code: str) -> None:
     explanation = json.loads(run(code, "--json"))
+    assert explanation["format"] == "hpk-explain/1"
     assert explanation["code"] == code
     assert explanation["topic"]
     assert all(message["message"] for message in explanation["messages"])

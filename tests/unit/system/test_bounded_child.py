@@ -45,7 +45,8 @@ def test_a_child_that_stands_still_is_killed_in_time() -> None:
     deadline = Deadline(20)
     with pytest.raises(NoResponse, match=r"^the lease: no answer within 0\.2 s$"):
         call_in_child("the lease", lambda: os.kill(os.getpid(), signal.SIGSTOP), 0.2)
-    assert not deadline.has_passed() and bounded_child._unreaped == []
+    assert not deadline.has_passed()
+    until(lambda: all(map(bounded_child._reap, bounded_child._unreaped)), what="end of the child that was killed")
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
 

@@ -7,6 +7,7 @@ import logging
 import sys
 
 from hyperpod_kit.checkpoint.restore.results import Fresh, Restored
+from hyperpod_kit.untrusted import terminal
 
 _LOG = logging.getLogger("hyperpod_kit.checkpoint")
 _PREFIX = "hyperpod-kit: "
@@ -24,7 +25,8 @@ def report_start(root: str, result: Restored | Fresh) -> None:
         _LOG.info("%s", line)
         return
     with contextlib.suppress(OSError, ValueError):  # a standard error that is full or closed ends no training
-        print(f"{_PREFIX}{line}", file=sys.stderr, flush=True)
+        terminal.write_escaping_unencodable(sys.stderr, terminal.sanitize_lines(f"{_PREFIX}{line}") + "\n")
+        sys.stderr.flush()
 
 
 def _describe(root: str, result: Restored | Fresh) -> str:

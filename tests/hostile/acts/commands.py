@@ -167,6 +167,7 @@ ENTRIES: Dict[str, Entry] = {
     "storage audit query": Attacked("storage audit query --ledger {mine}/audit.sqlite"),
     "storage audit verify": Attacked("storage audit verify --ledger {mine}/audit.sqlite"),
     "storage audit retain": Attacked("storage audit retain --ledger {mine}/audit.sqlite --older-than 1d"),
+    "explain": OWN,
     "completion": OWN,
 }
 PREFIXES: Dict[str, Entry] = {"rehearse": REHEARSAL, "node": MACHINE}

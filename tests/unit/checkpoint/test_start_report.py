@@ -72,6 +72,13 @@ def test_a_level_of_the_logger_switches_it_off(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.usefixtures("no_logging")
+def test_what_another_wrote_does_not_reach_the_terminal_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    hostile = Restored(1, 1, 1, "seq-1", "storage", 0.1, 1, (("seq-2", "\x1b]0;owned\x07"),))
+    report_start("/fsx/run", hostile)
+    assert "\x1b" not in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("no_logging")
 def test_a_closed_standard_error_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     full = open("/dev/full", "w")  # noqa: SIM115  # closing it fails, as each of its writes
     monkeypatch.setattr(sys, "stderr", full)

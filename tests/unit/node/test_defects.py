@@ -1,4 +1,4 @@
-"""Behaviours of the scripts that came before, each with a test that fails on it. The table is docs/lifecycle.md."""
+"""Behaviours of the scripts that came before, each with a test: the table of docs/design/packages/bundle.md."""
 
 from __future__ import annotations
 
@@ -231,9 +231,9 @@ def test_an_access_point_needs_tls(tmp_path: Path) -> None:
     assert done.return_value == 1 and "tls" in done.output
 
 
-# The table itself: every test that docs/lifecycle.md names exists under that name.
+# The table itself: every test that docs/design/packages/bundle.md names exists under that name.
 def test_the_table_names_tests_that_exist() -> None:
-    table = (CHECKOUT / "docs/lifecycle.md").read_text()
+    table = (CHECKOUT / "docs/design/packages/bundle.md").read_text()
     named = re.findall(r"`((?:unit|rehearsal)/[\w/]+\.py)::(\w+)`", table)
     assert {row for row in re.findall(r"^\| (A\d|B\d) \|", table, re.M)} == {
         *(f"A{number}" for number in range(1, 9)),

@@ -22,6 +22,8 @@ import pytest
 _PREFIX = "kit-"
 """Short: a socket's path has 107 bytes."""
 _REMOVED = 120.0
+_LARGE = "+16M"
+"""As `find -size` takes it: files above it are not kept after a failure."""
 _GET_FLAGS, _SET_FLAGS, _TOP_OF_HIERARCHIES = 0x80086601, 0x40086602, 0x00020000
 """FS_IOC_GETFLAGS, FS_IOC_SETFLAGS and FS_TOPDIR_FL of linux/fs.h, as `chattr +T` sets it."""
 _MADE = pytest.StashKey[str]()
@@ -39,12 +41,17 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     made = session.config.stash.get(_MADE, None)
     if made is None:
         return
-    if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
-        # By a process: what a test has left mounted there can hang.
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            subprocess.run(["rm", "-rf", "--one-file-system", made], timeout=_REMOVED, check=False)
+    succeeded = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+    if succeeded:
+        command = ["rm", "-rf", "--one-file-system", made]
     else:
-        print(f"\nwhat the tests had written is in {made}")
+        # Gigabytes of a few failed runs fill a disk, and a shell on a full disk cannot even remove them.
+        command = ["find", made, "-xdev", "-type", "f", "-size", _LARGE, "-delete"]
+    # By a process: what a test has left mounted there can hang.
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        subprocess.run(command, timeout=_REMOVED, check=False, stderr=subprocess.DEVNULL)
+    if not succeeded:
+        print(f"\nwhat the tests had written is in {made}, except for files above {_LARGE[1:]}")
 
 
 @pytest.fixture(scope="session", autouse=True)

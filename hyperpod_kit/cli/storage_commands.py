@@ -12,9 +12,10 @@ from hyperpod_kit.cli.storage.storage_quota_commands import quota
 from hyperpod_kit.cli.storage.storage_request_commands import request, requests
 from hyperpod_kit.cli.storage.storage_tier_command import tier
 from hyperpod_kit.cli.storage.storage_usage_command import usage
+from hyperpod_kit.cli.terminal.lazy import SummaryGroup
 
 
-@click.group()
+@click.group(cls=SummaryGroup)
 def storage() -> None:
     """Which storage for which job, how fast it is, and who fills it."""
 

@@ -8,13 +8,14 @@ from typing import Optional
 
 import click
 
+from hyperpod_kit.cli.terminal.lazy import SummaryGroup
 from hyperpod_kit.cli.terminal.options import config_argument, json_option
 from hyperpod_kit.cli.terminal.output import print_json, print_to_stderr, print_unchanged_unless_terminal
 from hyperpod_kit.errors import Absent
 from hyperpod_kit.untrusted import by_descriptor
 
 
-@click.group()
+@click.group(cls=SummaryGroup)
 def config() -> None:
     """Show the effective configuration, or its JSON Schema for editors.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Optional
 
 import click
 
+from hyperpod_kit.cli.terminal.lazy import SummaryGroup
 from hyperpod_kit.cli.terminal.options import config_argument, json_option
 from hyperpod_kit.cli.terminal.output import (
     live_status,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 STYLES = {"ok": "green", "missing": "red", "differs": "yellow", "unknown": "yellow"}
 
 
-@click.group()
+@click.group(cls=SummaryGroup)
 def infra() -> None:
     """What a cluster stands on: network, security groups, file systems, buckets, roles."""
 

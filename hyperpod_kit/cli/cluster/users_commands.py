@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hyperpod_kit.cli.terminal.lazy import SummaryGroup
 from hyperpod_kit.cli.terminal.options import config_argument, json_option
 from hyperpod_kit.cli.terminal.output import make_console, print_json, print_to_stderr, table_cell
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from hyperpod_kit.cluster.homes import ObservedHomes
 
 
-@click.group()
+@click.group(cls=SummaryGroup)
 def users() -> None:
     """Homes of users and shares of groups: EFS access points, their owners, and who may mount them."""
 

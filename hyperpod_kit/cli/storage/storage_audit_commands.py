@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Iterator, Optional
 
 import click
 
+from hyperpod_kit.cli.terminal.lazy import SummaryGroup
 from hyperpod_kit.cli.terminal.options import alert_options, json_option
 from hyperpod_kit.errors import Absent, RunError, Unreachable, UsageError
 
@@ -27,7 +28,7 @@ _ledger = click.option(
 )
 
 
-@click.group()
+@click.group(cls=SummaryGroup)
 def audit() -> None:
     """Who did what to which file, from which job."""
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Optional
 
 import click
 
+from hyperpod_kit.cli.terminal.lazy import SummaryGroup
 from hyperpod_kit.cli.terminal.options import json_option
 from hyperpod_kit.errors import HyperpodKitError, UsageError
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 STATE = "/var/lib/hyperpod-kit/quota-state.json"
 
 
-@click.group()
+@click.group(cls=SummaryGroup)
 def quota() -> None:
     """How much a directory may hold, and who is told before it is full."""
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import click
 
+from hyperpod_kit.cli.terminal.lazy import SummaryGroup
 from hyperpod_kit.cli.terminal.options import json_option
 from hyperpod_kit.errors import HyperpodKitError, UsageError
 
@@ -74,7 +75,7 @@ def request(directory: str, hard: str, files: str, reason: str, dry_run: bool, a
     return 0
 
 
-@click.group()
+@click.group(cls=SummaryGroup)
 def requests() -> None:
     """Other limits that users ask for: list them, approve, deny."""
 

@@ -1,4 +1,4 @@
-"""Groups whose commands are imported when they are called."""
+"""Groups of commands: one that imports them when they are called, and one that has them all."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Optional
 
 import click
+from click.utils import make_default_short_help
 
 from hyperpod_kit.ending import is_stdout_reader_gone
 from hyperpod_kit.errors import Absent, MissingExtra, Unreachable
@@ -14,6 +15,10 @@ from hyperpod_kit.extras import require_sibling_distribution_installed
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
+
+
+_LONGEST_SENTENCE = 1000
+"""Characters: none is longer."""
 
 
 class CommandEntry(NamedTuple):
@@ -103,6 +108,20 @@ class LazyGroup(click.Group):
         for title, section in self._sections.items():
             with formatter.section(title):
                 formatter.write_dl([(name, entry.help) for name, entry in section.items()])
+
+
+class SummaryGroup(click.Group):
+    """A group whose help shows the first sentence of each command whole, where click would cut it off."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        rows = [(name, _first_sentence(command)) for name, command in commands if command and not command.hidden]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+def _first_sentence(command: click.Command) -> str:
+    return make_default_short_help(command.help or "", max_length=_LONGEST_SENTENCE)
 
 
 def _import_attribute(import_path: str, command: str) -> Any:

@@ -10,6 +10,7 @@ from typing import Tuple
 import click
 
 from hyperpod_kit.cli.terminal import output
+from hyperpod_kit.cli.terminal.lazy import SummaryGroup
 from hyperpod_kit.untrusted.dataclass_json import dataclass_to_json
 from hyperpod_rehearsal.cli.output import (
     Progress,
@@ -23,7 +24,7 @@ from hyperpod_rehearsal.records.profiles import PROFILES
 _name_option = click.option("--name", default=DEFAULT_NAME, show_default=True, help="Name of the rehearsal.")
 
 
-@click.group()
+@click.group(cls=SummaryGroup)
 def rehearse() -> None:
     """Boot the same bundle on this machine: nodes, Slurm, S3 and the SageMaker API, without an AWS account."""
 

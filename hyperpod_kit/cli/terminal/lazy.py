@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Optional
 
 import click
-from click.utils import make_default_short_help
 
 from hyperpod_kit.ending import is_stdout_reader_gone
 from hyperpod_kit.errors import Absent, MissingExtra, Unreachable
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 
-_LONGEST_SENTENCE = 1000
-"""Characters: none is longer."""
+_SENTENCE = re.compile(r".*?\.(?=\s|$)", re.DOTALL)
 
 
 class CommandEntry(NamedTuple):
@@ -121,7 +121,9 @@ class SummaryGroup(click.Group):
 
 
 def _first_sentence(command: click.Command) -> str:
-    return make_default_short_help(command.help or "", max_length=_LONGEST_SENTENCE)
+    text = inspect.cleandoc(command.help or "")
+    sentence = _SENTENCE.match(text)
+    return " ".join((sentence[0] if sentence else text).split())
 
 
 def _import_attribute(import_path: str, command: str) -> Any:

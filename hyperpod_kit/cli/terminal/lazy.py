@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Optional
@@ -121,7 +120,7 @@ class SummaryGroup(click.Group):
 
 
 def _first_sentence(command: click.Command) -> str:
-    text = inspect.cleandoc(command.help or "")
+    text = command.help or ""
     sentence = _SENTENCE.match(text)
     return " ".join((sentence[0] if sentence else text).split())
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 
-_SENTENCE = re.compile(r".*?\.(?=\s|$)", re.DOTALL)
+_SENTENCE = re.compile(r".*?(?<!\.)\.(?=\s|$)", re.DOTALL)
 
 
 class CommandEntry(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,6 +26,7 @@ STEPS = 400
 ENTRY = "on_create.sh" if PROFILE.mode is LifecycleMode.ON_CREATE else "on_init_complete.sh"
 HOME = "/opt/hyperpod-kit"
 EARLIER, THIS = "bundle-earlier", "bundle-this"
+ENVIRONMENT = "environment"
 
 
 @pytest.fixture
@@ -60,6 +62,15 @@ def nodes_of(job: Job) -> List[str]:
     return sorted(job.rows("attempt")[-1]["nodes"], key=lambda name: name != host)
 
 
+@pytest.fixture
+def own_environment(site: MachineSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trainer has the kit of its job's environment, as jobs of users have, and not that of the node's bundle."""
+    package = site.here / ENVIRONMENT / "hyperpod_kit"
+    shutil.copytree(REPOSITORY / "hyperpod_kit", package, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(site, "library", f"{site.there}/{ENVIRONMENT}")
+
+
+@pytest.mark.usefixtures("own_environment")
 def test_another_bundle_is_installed_in_place(job: Job, site: MachineSite, row: Row, tmp_path: Path) -> None:
     """From the earlier bundle to this one, machine by machine, and back; a rank is killed after each change."""
     render(bundles.earlier_sources(tmp_path / "earlier"), site, EARLIER)

@@ -111,11 +111,14 @@ def rewind_command(args: argparse.Namespace) -> int:
 
 def _exec(kit_arguments: List[str], command: List[str]) -> int:
     from hyperpod_kit.job.step.container import INSIDE
+    from hyperpod_kit.job.step.local_machine import ALONE
     from hyperpod_kit.job.wrapper.rank import run_rank
 
     if not command:
         raise UsageError("no command given", hint="hyperpod-kit job exec -- COMMAND ...")
-    return run_rank(command, os.environ, in_container=INSIDE in kit_arguments)
+    return run_rank(
+        command, os.environ, in_container=INSIDE in kit_arguments, ends_all_processes=ALONE in kit_arguments
+    )
 
 
 def _fan_out(kit_arguments: List[str], command: List[str]) -> int:

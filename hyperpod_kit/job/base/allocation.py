@@ -38,6 +38,7 @@ class Allocation:
         before: Nodes of this run that Slurm counts as lost, also those that it has taken from the run.
         starts: When the machines of all these nodes were started, as each of them reports.
         unheard: Nodes that may be up, but have not registered yet with a slurmctld that was started just now.
+        own_host: This host's address as its ranks know it, where that is not the one of a slurmd in `addresses`.
     """
 
     nodes: Tuple[str, ...]
@@ -50,6 +51,7 @@ class Allocation:
     before: Tuple[str, ...] = ()
     starts: Mapping[str, control.NodeStart] = field(default_factory=dict)
     unheard: Tuple[str, ...] = ()
+    own_host: str = ""
 
     @property
     def ended(self) -> bool:

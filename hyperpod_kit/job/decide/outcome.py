@@ -23,7 +23,7 @@ class Observation:
     """The facts of an attempt that has ended.
 
     Attributes:
-        code: The exit code of srun; negative for the signal that killed it.
+        code: The exit code of the step's launcher; negative for the signal that killed it.
         exits: Records of the ranks of the last launch.
         stop: The signal, or Slurm's state of the job, that ended this run of the batch script.
         warned: Whether USR1 came, which announces a time limit or a preemption.
@@ -37,6 +37,7 @@ class Observation:
         has_wrapper_called: Whether the wrapper of any rank has called `job run`.
         unheard: Nodes from which no wrapper has called, and which left no record.
         launch_failures: What could not be executed.
+        launcher: What `code` is of, in a sentence.
     """
 
     code: int
@@ -53,6 +54,7 @@ class Observation:
     has_wrapper_called: bool = False
     unheard: Tuple[str, ...] = ()
     launch_failures: Tuple[LaunchFailure, ...] = ()
+    launcher: str = "srun"
 
     @property
     def is_explained_outside_of_ranks(self) -> bool:
@@ -78,7 +80,7 @@ class Outcome:
         lost: Nodes that do not answer.
         reached: The last step that any rank is known to have completed.
         begins: The first step that the ranks did.
-        nodes_without_root, cut, end, hang, launch_failures: As in `Observation`.
+        nodes_without_root, cut, end, hang, launch_failures, launcher: As in `Observation`.
         unlaunched: Nodes that are known to have started nothing.
     """
 
@@ -94,6 +96,7 @@ class Outcome:
     hang: str = ""
     launch_failures: Tuple[LaunchFailure, ...] = ()
     unlaunched: Tuple[str, ...] = ()
+    launcher: str = "srun"
 
     def fields(self) -> Dict[str, Any]:
         """Return the fields of the outcome that the ledger and the report hold."""
@@ -148,7 +151,8 @@ class Outcome:
             return causes(self.launch_failures)
         if self.first is not None:
             return f"rank {self.first.rank} on {self.first.node} exited {self.first.code} before it did a step"
-        return f"srun exited {self.code}, and no rank has begun; srun's own lines above this one say more"
+        own_lines = f"{self.launcher}'s own lines above this one say more"
+        return f"{self.launcher} exited {self.code}, and no rank has begun; {own_lines}"
 
     def _crash_cause(self) -> str:
         if self.first is not None:
@@ -157,8 +161,8 @@ class Outcome:
         if 128 < self.code < 160:
             signal_note = f" (128 + signal {self.code - 128})"
         return (
-            f"srun exited {self.code}{signal_note}, and no rank could write how it ended: the step was killed as a "
-            "whole, wrappers and all; srun's own lines above this one say more"
+            f"{self.launcher} exited {self.code}{signal_note}, and no rank could write how it ended: the step was "
+            f"killed as a whole, wrappers and all; {self.launcher}'s own lines above this one say more"
         )
 
 
@@ -178,6 +182,7 @@ def classify(observation: Observation) -> Outcome:
         cut=observation.cut,
         end=observation.end,
         hang=observation.hang,
+        launcher=observation.launcher,
     )
 
 

@@ -7,13 +7,13 @@ from functools import partial
 from typing import Callable, Mapping, TypeVar
 
 from hyperpod_kit.errors import CheckpointError, GaveUp, NoValidCheckpoint, RunError
-from hyperpod_kit.job.base import allocation
+from hyperpod_kit.job.base.allocation import Allocation
+from hyperpod_kit.job.base.durations import describe_duration
 from hyperpod_kit.job.base.report import JobReport
 from hyperpod_kit.job.base.signals import Signals
 from hyperpod_kit.job.resume import checkpoint_choice, unfinished_flushes
 from hyperpod_kit.job.step.options import RunOptions
-from hyperpod_kit.run import Runner
-from hyperpod_kit.slurm import control
+from hyperpod_kit.job.step.scheduler import Scheduler
 from hyperpod_kit.slurm.environment import JobEnvironment
 from hyperpod_kit.system.bounded_thread import start_in_thread
 from hyperpod_kit.system.wait import BackOff
@@ -32,6 +32,15 @@ REGISTRATION = 0.5
 """Seconds between two queries whether the nodes have registered."""
 
 
+def unanswered(failures: int, seconds_left: float) -> str:
+    """Return the sentence on a slurmctld that has not answered so many questions in a row."""
+    times = "once"
+    if failures > 1:
+        times = f"{failures} times"
+    left = describe_duration(max(0.0, seconds_left))
+    return f"slurmctld does not answer ({times} so far); waiting for up to {left} more"
+
+
 class Patience:
     """Repeats a question to storage or slurmctld until there is an answer or the time for it is over.
 
@@ -40,10 +49,15 @@ class Patience:
     """
 
     def __init__(
-        self, options: RunOptions, runner: Runner, signals: Signals, report: JobReport, heed: Callable[[str], None]
+        self,
+        options: RunOptions,
+        scheduler: Scheduler,
+        signals: Signals,
+        report: JobReport,
+        heed: Callable[[str], None],
     ) -> None:
         self._options = options
-        self._runner = runner
+        self._scheduler = scheduler
         self._signals = signals
         self._report = report
         self._heed = heed
@@ -120,7 +134,7 @@ class Patience:
             self._heed("waiting for storage")
         return call.result()
 
-    def wait_for_answered_allocation(self, job: JobEnvironment) -> allocation.Allocation:
+    def wait_for_answered_allocation(self, job: JobEnvironment) -> Allocation:
         """Return the allocation as slurmctld has it, once slurmctld answers and the nodes have registered with it.
 
         A slurmctld that does not answer is waited for `controller_wait` seconds at most: no step can be started without
@@ -131,7 +145,7 @@ class Patience:
         registered_by = 0.0
         failures = 0
         while True:
-            nodes = allocation.query_allocation_else_from_environment(self._runner, job)
+            nodes = self._scheduler.query_allocation(job)
             now = time.monotonic()
             if nodes.ended or (nodes.state and not nodes.unheard):
                 return nodes
@@ -151,21 +165,23 @@ class Patience:
                 continue
             if now >= end:
                 return nodes
-            self._report("controller", "slurmctld does not answer; waiting")
             failures += 1
+            self._report("controller", unanswered(failures, end - now))
             self._pause(failures, "waiting for slurmctld")
 
     def requeue(self, job: JobEnvironment) -> None:
         """Requeue the job with scontrol as soon as slurmctld answers. Raises RunError when it does not, or refuses."""
         end = time.monotonic() + self._options.controller_wait
+        failures = 0
         while True:
             try:
-                return control.requeue(self._runner, job.id)
+                return self._scheduler.requeue(job)
             except RunError:
-                job_state = allocation.query_allocation_else_from_environment(self._runner, job).state
+                job_state = self._scheduler.query_allocation(job).state
                 if job_state or self._signals.stop or time.monotonic() >= end:
                     raise
-            self._report("controller", "slurmctld does not answer; waiting to requeue")
+            failures += 1
+            self._report("controller", f"{unanswered(failures, end - time.monotonic())} to requeue")
             self._signals.wait(5.0)
 
     def _pause(self, failures: int, doing: str) -> None:

@@ -10,10 +10,10 @@ import functools
 import time
 from collections import Counter
 from dataclasses import dataclass
-from typing import Dict, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from hyperpod_kit.environment import HPK_ATTEMPT, HPK_CHECKPOINT_ROOT, HPK_STATE
-from hyperpod_kit.errors import GaveUp, JobError, NoValidCheckpoint
+from hyperpod_kit.errors import GaveUp, JobError, NoValidCheckpoint, RunError
 from hyperpod_kit.job.base import allocation
 from hyperpod_kit.job.base.allocation import Allocation
 from hyperpod_kit.job.base.signals import Signals
@@ -21,7 +21,6 @@ from hyperpod_kit.job.decide.budget import PoisonCheckpoint, count_spent_budget,
 from hyperpod_kit.job.decide.decision import StartFacts, refuse_start
 from hyperpod_kit.job.decide.outcome import Observation, Outcome, classify
 from hyperpod_kit.job.decide.outcome_kind import OutcomeKind
-from hyperpod_kit.job.decide.run_end import explain_run_end
 from hyperpod_kit.job.foreign.quarantine import set_aside
 from hyperpod_kit.job.records.ledger import Ledger, Row
 from hyperpod_kit.job.resume import checkpoint_choice, launches, proving_watch
@@ -94,7 +93,7 @@ class AttemptRunner:
         options, signals, report = context.options, context.signals, context.report
         self._context = context
         self._interruptions = interruptions
-        self.patience = Patience(options, context.runner, signals, report, interruptions.raise_if_signalled)
+        self.patience = Patience(options, context.scheduler, signals, report, interruptions.raise_if_signalled)
         self._proving = ProvingStep(options, context.env, report)
         self._outlived: Dict[Phase, float] = {}
         self.storage = CheckpointRoot(options.state, options.storage_wait, signals, report, options.root)
@@ -148,7 +147,7 @@ class AttemptRunner:
             self._set_damaged_aside(choice, poison)
         allocated = self.patience.wait_for_answered_allocation(context.job)
         if allocated.ended:
-            self._interruptions.stop(explain_run_end(allocated, context.job.restart))
+            self._interruptions.stop(context.scheduler.explain_run_end(allocated, context.job.restart))
         avoided: Tuple[str, ...] = ()
         if previous is not None:
             avoided = (*previous.nodes_without_root, *previous.unlaunched)
@@ -163,9 +162,7 @@ class AttemptRunner:
         limit = SWEEP_SECONDS
         if lost or previous.cut:
             limit = SWEEP_SECONDS_AFTER_LOSS
-        srun_step.sweep(
-            context.runner, context.job.id, context.signals.pause_until_stop_or_warning, context.report, limit=limit
-        )
+        end_leftover_steps(context, limit)
 
     def _choose_checkpoint(self, rows: Sequence[Row], poison: Optional[PoisonCheckpoint]) -> Choice:
         """Choose a checkpoint, or begin anew where none is valid and a person allows that.
@@ -222,12 +219,13 @@ class AttemptRunner:
         context = self._context
         addresses = start.allocation.addresses
         host_of_node = {name: host for name, (host, _) in addresses.items()}
-        own_host = host_of_node.get(context.env.get("SLURMD_NODENAME", ""), "")
+        node = context.env.get("SLURMD_NODENAME", "")
+        own_host = start.allocation.own_host or host_of_node.get(node, "")
         with contextlib.ExitStack() as stack:
             lifelines = stack.enter_context(contextlib.closing(Lifelines(own_host, list(host_of_node.values()))))
             stack.enter_context(proving_watch.proving_process_unless_kit_checkpoint(start.choice, context.options.root))
             step_retry = self._listen_to_step_retry(start.attempt, stack)
-            process = context.start_step(
+            process = context.scheduler.start_step(
                 self._plan_step(start), self._step_environment(start, lifelines), context.descriptor_limit
             )
             rules = SupervisionRules(
@@ -245,6 +243,8 @@ class AttemptRunner:
             observation, list(lifelines.status_by_node), start.used
         )
         self.ranks_were_heard = bool(lifelines.status_by_node)
+        if not context.scheduler.has_queue:
+            return observation
         return launch_probe.probe_unheard_nodes_if_launch_failed(observation, context)
 
     def _listen_to_step_retry(self, attempt: str, stack: contextlib.ExitStack) -> Optional[StepRetry]:
@@ -252,7 +252,7 @@ class AttemptRunner:
         if not context.is_hyperpod:
             return None
         record = functools.partial(self._interruptions.record, "hyperpod", attempt=attempt)
-        step_retry = StepRetry(context.runner, context.job.id, context.report, RetryLog(), record)
+        step_retry = StepRetry(context.scheduler.runner, context.job.id, context.report, RetryLog(), record)
         stack.callback(step_retry.close)
         return step_retry
 
@@ -307,6 +307,26 @@ class AttemptRunner:
         self._rows.append("ended", attempt=attempt, seconds=seconds, **row_fields)
         message = f"attempt {attempt} {outcome.sentence()} ({seconds:g} s)"
         self._context.report("ended", message, attempt=attempt, seconds=seconds, **outcome.fields())
+
+
+def end_leftover_steps(context: RunContext, limit: float) -> List[str]:
+    """Kill steps of ours that outlived their launcher, wait until there are none, and return those that are left.
+
+    A slurmctld that was away when a step ended may hold it for a minute: its slurmstepds report the end again then.
+    """
+    end = time.monotonic() + limit
+    scheduler, job = context.scheduler, context.job
+    remaining = scheduler.kill_ranks(job)
+    if remaining:
+        message = f"Slurm still has {', '.join(remaining)}: ended, waiting {limit:g} s at most"
+        context.report("sweep", message, steps=remaining)
+    while remaining and time.monotonic() < end:
+        context.signals.pause_until_stop_or_warning(0.5)
+        try:
+            remaining = scheduler.query_remaining_steps(job)
+        except RunError:
+            break
+    return remaining
 
 
 def select_nodes(

@@ -19,16 +19,14 @@ from hyperpod_kit.job.decide.budget import RetryPolicy
 from hyperpod_kit.job.decide.outcome import earliest, furthest
 from hyperpod_kit.job.decide.outcome_kind import OutcomeKind
 from hyperpod_kit.job.records.ledger import Ledger, Row
+from hyperpod_kit.job.resume.patience import unanswered
 from hyperpod_kit.job.run import identity, ownership, rewinding
-from hyperpod_kit.job.run.sole_run import JobRunLock
+from hyperpod_kit.job.run.sole_run import RootLock
 from hyperpod_kit.job.step import step_note
 from hyperpod_kit.job.step.options import RunOptions, prepare
-from hyperpod_kit.run import Runner
+from hyperpod_kit.job.step.scheduler import Scheduler
 from hyperpod_kit.slurm import control, verdict
 from hyperpod_kit.slurm.environment import JobEnvironment, read_auto_resume_option
-
-CLAIM_WAIT = 120.0
-"""Seconds to wait for the end of the job that used this root before."""
 
 LAST_RUN_WAIT = 5.0
 """Seconds to wait for the end of a `job run` that the batch script has just ended."""
@@ -39,10 +37,10 @@ class Beginning:
     """The steps of the start; none of them writes below the root before this job has claimed it."""
 
     options: RunOptions
-    runner: Runner
+    scheduler: Scheduler
     report: JobReport
     signals: Signals
-    sole: JobRunLock
+    sole: RootLock
 
     def wait_until_slurm_confirms_job(self, job: JobEnvironment) -> Optional[JobEnvironment]:
         """Return the job as Slurm has it, None when Slurm ends this run meanwhile. Raises JobError.
@@ -50,11 +48,13 @@ class Beginning:
         Without an answer within `controller_wait` seconds it is the job of the environment.
         """
         end = time.monotonic() + self.options.controller_wait
+        failures = 0
         while True:
-            recorded_job = identity.job_as_slurm_records_it(self.runner, job)
+            recorded_job = identity.job_as_slurm_records_it(self.scheduler.runner, job)
             if recorded_job or time.monotonic() >= end:
                 return recorded_job or job
-            self.report("controller", "slurmctld does not answer; waiting")
+            failures += 1
+            self.report("controller", unanswered(failures, end - time.monotonic()))
             self.signals.pause_until_stop_or_warning(5.0)
             if self.signals.stop or self.signals.warned:
                 return None
@@ -85,12 +85,12 @@ class Beginning:
 
         Raises GaveUp in a requeued run, otherwise the error of the claim.
         """
-        limit = min(CLAIM_WAIT, self.options.storage_wait)
+        limit = min(self.scheduler.claim_wait, self.options.storage_wait)
         lock_limit = limit if job.restart else LAST_RUN_WAIT
         try:
             self.sole.take(job.id.slurm_id, self.signals.pause_until_stop_or_warning, lock_limit)
             ownership.claim(
-                self.runner,
+                self.scheduler.runner,
                 self.options.state,
                 job.id,
                 self.signals.pause_until_stop_or_warning,
@@ -130,7 +130,7 @@ class Beginning:
         """
         comment = ""
         with contextlib.suppress(RunError):
-            comment = control.query_job_record(self.runner, job.id).get("Comment", "")
+            comment = self.scheduler.query_comment(job)
         auto_resume_option = read_auto_resume_option(env, comment) or 0
         restarts = self.options.max_restarts
         if restarts is None and auto_resume_option > 1:
@@ -152,7 +152,7 @@ class Beginning:
         if end is None:
             return False
         try:
-            queued = control.query_last_queued_at(self.runner, job.id)
+            queued = control.query_last_queued_at(self.scheduler.runner, job.id)
         except RunError:
             return False  # the ranks find out by themselves that they have finished
         if not is_requeued_within_minute_of_end(end, queued):
@@ -182,7 +182,7 @@ class Beginning:
         """Append what the ranks of this attempt restored, and its end, as far as records of them are there."""
         attempt = row.get("attempt")
         nodes, when = row.get("nodes") or (), float(row.get("t") or 0.0)
-        lost = allocation.lost_since(self.runner, nodes, row.get("starts"), when)
+        lost = allocation.lost_since(self.scheduler.runner, nodes, row.get("starts"), when)
         records: Sequence[exits.Exit] = ()
         note: Optional[step_note.StepNote] = None
         restore_verdicts: Sequence[verdict.RestoreVerdict] = ()

@@ -8,11 +8,13 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import shutil
+import sys
 from typing import TYPE_CHECKING, Optional, Sequence
 
 from hyperpod_kit.command_line.specs import CommandSpec, OptionSpec
 from hyperpod_kit.environment import HPK_ATTEMPT, HPK_RESUME_FROM
-from hyperpod_kit.errors import UsageError
+from hyperpod_kit.errors import JobError, UsageError
 from hyperpod_kit.job.decide.budget import RetryPolicy
 from hyperpod_kit.run import LocalRunner
 
@@ -29,7 +31,7 @@ def _hidden(flag: str, seconds: float) -> OptionSpec:
 
 RUN = CommandSpec(
     "run",
-    "Inside of a batch script: choose a checkpoint, start the ranks, retry.",
+    "Inside of a batch script, or on one machine: choose a checkpoint, start the ranks, retry.",
     "hyperpod_kit.job.run.command:main",
     usage="--checkpoint-root ROOT [OPTIONS] -- COMMAND...",
     options=(
@@ -39,6 +41,12 @@ RUN = CommandSpec(
             "ROOT",
             is_required=True,
         ),
+        OptionSpec(
+            "--local",
+            "Without Slurm: run the command as a child on this machine (for several ranks: torchrun). What Slurm would "
+            "requeue begins again here; Ctrl-C, TERM and USR1 let it save and end",
+        ),
+        OptionSpec("--json-lines", "Write the lines of `job run` itself as JSON objects, for programs."),
         OptionSpec(
             "--state",
             "With a root in S3: a directory that all nodes share, for our records of it (default: below HOME or "
@@ -117,6 +125,7 @@ RUN = CommandSpec(
     ),
     examples=(
         "--checkpoint-root /fsx/$USER/run1 -- python train.py",
+        "--local --checkpoint-root /tmp/run1 -- torchrun --nproc-per-node 2 train.py",
         "--checkpoint-root /fsx/$USER/run1 --nodes 8 -- python train.py  # of 9: one is spare",
         "--checkpoint-root /fsx/$USER/run1 --stall auto:10:1800 -- python train.py  # at least 30 min",
     ),
@@ -128,6 +137,7 @@ def main(args: argparse.Namespace) -> int:
     from hyperpod_kit.job.base.report import JobReport
     from hyperpod_kit.job.run.series import JobSeries
     from hyperpod_kit.job.run.supervisor import JobSupervisor
+    from hyperpod_kit.job.step.scheduler import SlurmScheduler
 
     if not args.command:
         raise UsageError("no command given", hint="hyperpod-kit job run --checkpoint-root DIR -- python train.py")
@@ -138,9 +148,32 @@ def main(args: argparse.Namespace) -> int:
             f"{HPK_RESUME_FROM}={resume_from} is set, and `job run` tells the ranks where they begin",
             hint=f"unset {HPK_RESUME_FROM}; to go back to a checkpoint: hyperpod-kit job run --from ATTEMPT",
         )
+    if args.local:
+        return _run_on_this_machine(args)
+    if os.environ.get("SLURM_JOB_ID") and shutil.which("squeue") is None:
+        raise JobError(
+            "SLURM_JOB_ID is set, and there is no squeue in PATH: Slurm cannot be asked about this job",
+            hint="without Slurm: hyperpod-kit job run --local",
+        )
     options = run_options_of(args, args.command)
     with JobSeries(options.state, os.environ) as series:
-        return JobSupervisor(options, os.environ, runner=LocalRunner(), report=JobReport(event_listener=series)).run()
+        report = JobReport(event_listener=series, is_json=args.json_lines)
+        return JobSupervisor(options, os.environ, scheduler=SlurmScheduler(LocalRunner()), report=report).run()
+
+
+def _run_on_this_machine(args: argparse.Namespace) -> int:
+    """Run the job without Slurm and return its exit code. Raises HyperpodKitError."""
+    from hyperpod_kit.job.base.report import JobReport
+    from hyperpod_kit.job.run.supervisor import JobSupervisor
+    from hyperpod_kit.job.step.local_machine import LocalMachine, environment_outside_of_slurm
+
+    for flag, value in (("--nodes", args.nodes), ("--srun-args", args.srun_args)):
+        if value:
+            raise UsageError(f"{flag} with --local: there is one machine, and no srun", hint=f"leave {flag} away")
+    report = JobReport(sys.stderr.fileno(), is_json=args.json_lines)
+    env = environment_outside_of_slurm(os.environ)
+    options = run_options_of(args, args.command)
+    return JobSupervisor(options, env, scheduler=LocalMachine(LocalRunner()), report=report).run()
 
 
 def run_options_of(args: argparse.Namespace, command: Sequence[str]) -> RunOptions:

@@ -8,13 +8,12 @@ from __future__ import annotations
 from typing import NoReturn
 
 from hyperpod_kit.errors import JobError
-from hyperpod_kit.job.base import allocation
 from hyperpod_kit.job.base.report import JobReport
 from hyperpod_kit.job.base.signals import Signals
 from hyperpod_kit.job.decide.outcome_kind import OutcomeKind
-from hyperpod_kit.job.decide.run_end import RunEnd, explain_run_end
+from hyperpod_kit.job.decide.run_end import RunEnd
 from hyperpod_kit.job.records.ledger import Ledger
-from hyperpod_kit.run import Runner
+from hyperpod_kit.job.step.scheduler import Scheduler
 from hyperpod_kit.slurm.environment import JobEnvironment
 
 
@@ -31,14 +30,18 @@ class RunHandedBack(Exception):
         self.reason = reason
 
 
+class RunBeginsAgain(Exception):
+    """This run cannot go on, and nothing but `job run` itself starts the next one."""
+
+
 class Interruptions:
     """Turns signals that come while no step runs into exceptions, and records why a run was stopped."""
 
     def __init__(
-        self, signals: Signals, runner: Runner, job: JobEnvironment, ledger: Ledger, report: JobReport
+        self, signals: Signals, scheduler: Scheduler, job: JobEnvironment, ledger: Ledger, report: JobReport
     ) -> None:
         self._signals = signals
-        self._runner = runner
+        self._scheduler = scheduler
         self._job = job
         self._ledger = ledger
         self._report = report
@@ -46,8 +49,8 @@ class Interruptions:
     def raise_if_signalled(self, activity: str) -> None:
         """Raise RunStopped after TERM or INT, RunHandedBack after USR1. `activity` is what was going on meanwhile."""
         if self._signals.stop:
-            nodes = allocation.query_allocation_else_from_environment(self._runner, self._job)
-            self.stop(explain_run_end(nodes, self._job.restart, self._signals.stop))
+            nodes = self._scheduler.query_allocation(self._job)
+            self.stop(self._scheduler.explain_run_end(nodes, self._job.restart, self._signals.stop))
         if self._signals.warned:
             raise RunHandedBack(OutcomeKind.PREEMPTED, f"warned by USR1 while {activity}")
 
@@ -55,7 +58,7 @@ class Interruptions:
         """Record and report why this run ends, and raise RunStopped."""
         self.record("stopped", why=end.explanation)
         message = f"this run {end.explanation}"
-        if end.kind is OutcomeKind.CANCELLED:
+        if end.kind is OutcomeKind.CANCELLED and self._scheduler.has_queue:
             message += "; a cancelled job is never requeued"
         self._report("stopped", message, why=end.explanation, kind=end.kind.value)
         raise RunStopped

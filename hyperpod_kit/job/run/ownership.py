@@ -15,13 +15,15 @@ from typing import Callable, Optional, Tuple
 
 from hyperpod_kit.checkpoint.repository.store import durable
 from hyperpod_kit.errors import RunError, RunIsOwned, Unreachable, Untrusted
+from hyperpod_kit.job.run import sole_run
+from hyperpod_kit.job.step.local_machine import is_local_job
 from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm import control
 from hyperpod_kit.slurm.job_id import JobId
 from hyperpod_kit.slurm.job_states import COMING_BACK, COMPLETING
 from hyperpod_kit.untrusted import files, parse
 
-ENDED, UNHEARD = "ENDED", ""
+ENDED, RUNNING, UNHEARD = "ENDED", "RUNNING", ""
 
 _NAME = re.compile(r"owner-([0-9]{6,})\.json")
 _JOB = re.compile(r"[0-9]{1,18}(?:_[0-9]{1,18})?")
@@ -60,7 +62,7 @@ def claim(
         number, owner = _number_and_job_of_last_claim(state, pause)
         if owner == job.slurm_id:
             return
-        word = _state_of_owner(runner, owner)
+        word = _state_of_owner(runner, state, owner, job.slurm_id)
         if word in COMING_BACK or (word == COMPLETING and time.monotonic() >= end):
             raise _owned(root, job, JobId.parse(str(owner)), word)
         if word in (COMPLETING, UNHEARD):
@@ -88,7 +90,7 @@ def live_job_on_root_and_its_state(runner: Runner, state: str, pause: Callable[[
         _, owner = _number_and_job_of_last_claim(state, pause)
     except FileNotFoundError:
         return "", ""
-    word = _state_of_owner(runner, owner)
+    word = _state_of_owner(runner, state, owner)
     if word == UNHEARD:
         raise Unreachable(
             f"{os.path.dirname(state)} was used by job {owner}, and Slurm does not say whether that has ended",
@@ -106,9 +108,12 @@ def _owned(root: str, job: JobId, owner: JobId, word: str) -> RunIsOwned:
             "array: each task needs a root of its own",
             hint=f"--checkpoint-root {root}-$SLURM_ARRAY_TASK_ID",
         )
+    end_it = f"scancel {owner}"
+    if is_local_job(owner.slurm_id):
+        end_it = "Ctrl-C where it runs"
     return RunIsOwned(
         f"{root} is used by job {owner}, which is {word}, and this is job {job}",
-        hint=f"give each job a root of its own, or end that one first: scancel {owner}",
+        hint=f"give each job a root of its own, or end that one first: {end_it}",
     )
 
 
@@ -132,14 +137,20 @@ def _job_in_claim_or_none(path: str) -> Optional[str]:
         named = str(parse.parse_json_object(files.read_small_regular_file(path, most=_LONGEST)).get("job"))
     except (ValueError, Untrusted):
         return None
-    if not _JOB.fullmatch(named):
+    if not _JOB.fullmatch(named) and not is_local_job(named):
         return None
     return named
 
 
-def _state_of_owner(runner: Runner, owner: Optional[str]) -> str:
+def _state_of_owner(runner: Runner, state: str, owner: Optional[str], job: str = "") -> str:
+    """Return Slurm's word for the state of the owner, also of one that Slurm does not know. Raises OSError."""
     if not owner:
         return ENDED
+    if is_local_job(owner):
+        # A local job asks with the lock of the root in its hands.
+        if is_local_job(job) or not sole_run.is_local_run_alive(state):
+            return ENDED
+        return RUNNING
     return _job_state_ended_or_unheard(runner, JobId.parse(owner))
 
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from dataclasses import replace
 from typing import ContextManager, Dict, List, Mapping, Optional, Tuple
 
 from hyperpod_kit import audit, descriptors
 from hyperpod_kit.errors import GaveUp, NoValidCheckpoint, RunError
 from hyperpod_kit.exit_codes import ExitCode
-from hyperpod_kit.job.base import allocation
 from hyperpod_kit.job.base.report import JobReport
 from hyperpod_kit.job.base.signals import Signals
 from hyperpod_kit.job.decide.budget import SpentBudget, count_spent_budget
@@ -40,12 +40,12 @@ from hyperpod_kit.job.run import begin_anew, identity
 from hyperpod_kit.job.run.attempt import AttemptRunner
 from hyperpod_kit.job.run.batch_host_watch import BatchHostWatch
 from hyperpod_kit.job.run.beginning import Beginning
-from hyperpod_kit.job.run.interruptions import Interruptions, RunHandedBack, RunStopped
-from hyperpod_kit.job.run.sole_run import JobRunLock
+from hyperpod_kit.job.run.interruptions import Interruptions, RunBeginsAgain, RunHandedBack, RunStopped
+from hyperpod_kit.job.run.sole_run import root_lock
 from hyperpod_kit.job.step import container, lifeline, script_containers, srun_step
 from hyperpod_kit.job.step.options import RunOptions
 from hyperpod_kit.job.step.run_context import RunContext
-from hyperpod_kit.run import Runner
+from hyperpod_kit.job.step.scheduler import Scheduler
 from hyperpod_kit.slurm.environment import JobEnvironment
 
 REQUEUE_WAIT = 60.0
@@ -60,22 +60,20 @@ class JobSupervisor:
         options: RunOptions,
         env: Mapping[str, str],
         *,
-        runner: Runner,
+        scheduler: Scheduler,
         report: JobReport,
         chooser: Optional[checkpoint_choice.Chooser] = None,
         prover: Optional[checkpoint_choice.Chooser] = None,
-        start_step: srun_step.StartStep = srun_step.SrunStep,
     ) -> None:
         self._options = options
         self._env = env
-        self._runner = runner
+        self._scheduler = scheduler
         self._report = report
         self._chooser = chooser
         self._prover = prover
-        self._start_step = start_step
         self._signals = Signals()
         self._descriptor_limit = descriptors.soft_limit()  # what the ranks get
-        job = JobEnvironment.read(env)
+        job = scheduler.identify_job(env)
         self._groups = identity.components(job, options.srun_args, options.nodes)
         self._job = job
         if self._groups:
@@ -88,8 +86,8 @@ class JobSupervisor:
             GaveUp: The job must be held.
             JobError: It cannot be run here at all.
         """
-        with contextlib.closing(JobRunLock(self._options.root)) as lock:
-            startup = Beginning(self._options, self._runner, self._report, self._signals, lock)
+        with contextlib.closing(root_lock(self._job.id, self._options)) as lock:
+            startup = Beginning(self._options, self._scheduler, self._report, self._signals, lock)
             with self._signals:
                 job = startup.wait_until_slurm_confirms_job(self._job)
                 if (
@@ -98,14 +96,21 @@ class JobSupervisor:
                     or not startup.claim_root_unless_signalled(job)
                 ):
                     return ExitCode.TERMINATED
-            return self._run_claimed(startup, job)
+            while True:
+                try:
+                    return self._run_claimed(startup, job)
+                except RunBeginsAgain:
+                    job = replace(job, restart=job.restart + 1)
+                with self._signals:
+                    if not startup.prepare_directories_unless_signalled(job):
+                        return ExitCode.TERMINATED
 
     def _run_claimed(self, startup: Beginning, job: JobEnvironment) -> int:
         """Bring the records of the claimed root up to date, run the attempts, and return the exit code."""
         options = self._options
         ledger = Ledger(options.state, job.id.slurm_id, job.restart, born=life.id_of_batch_script_run(self._env))
         job_index.append_job_and_root(job, options.root, self._env)
-        run_log.append_run_row(options.state, ledger.life(), job, self._runner, self._env)
+        run_log.append_run_row(options.state, ledger.life(), job, self._scheduler.runner, self._env)
         auto_resume, policy = startup.read_auto_resume_and_retry_policy(job, self._env)
         startup.close_unfinished(ledger)
         startup.go_back(job, ledger)
@@ -119,13 +124,12 @@ class JobSupervisor:
             groups=self._groups,
             policy=policy,
             container=container.container_from_options_or_env(options.srun_args, self._env, options.container_python),
-            is_hyperpod=srun_step.is_hyperpod_step_retry_available(self._runner),
+            is_hyperpod=self._scheduler.has_step_retry(),
             descriptor_limit=self._descriptor_limit,
-            runner=self._runner,
+            scheduler=self._scheduler,
             report=self._report,
             signals=self._signals,
             ledger=ledger,
-            start_step=self._start_step,
         )
         descriptors.raise_soft_limit_to_hard()
         self._warn_about_containers_and_descriptors(context)
@@ -163,7 +167,7 @@ class JobSupervisor:
         node = self._env.get("SLURMD_NODENAME", "")
         if not auto_resume or not node:
             return contextlib.nullcontext()
-        return BatchHostWatch(self._runner, job, node, self._options.state)
+        return BatchHostWatch(self._scheduler.runner, job, node, self._options.state)
 
 
 class _AttemptLoop:
@@ -179,7 +183,7 @@ class _AttemptLoop:
         self._context = context
         self._auto_resume = auto_resume
         self._interruptions = Interruptions(
-            context.signals, context.runner, context.job, context.ledger, context.report
+            context.signals, context.scheduler, context.job, context.ledger, context.report
         )
         self._attempts = AttemptRunner(context, self._interruptions, chooser=chooser, prover=prover)
         self._away_since: Optional[float] = None
@@ -288,7 +292,7 @@ class _AttemptLoop:
         self._interruptions.raise_if_signalled("between two attempts")
 
     def _requeue(self, reason: str, kind: OutcomeKind) -> int:
-        """Put the job back into the queue and wait for Slurm to end this run. Raises GaveUp."""
+        """Put the job back into the queue and wait for Slurm to end this run. Raises GaveUp, RunBeginsAgain."""
         context = self._context
         if context.signals.stop:
             return ExitCode.TERMINATED
@@ -297,11 +301,13 @@ class _AttemptLoop:
         if refusal:
             raise self._give_up(GaveUp(f"{reason}; {refusal}"))
         self._interruptions.record("requeue", why=reason)
+        if not context.scheduler.has_queue:
+            return self._begin_again_unless_warned(reason)
         context.report("requeue", f"back into the queue: {reason}", why=reason)
         try:
             self._attempts.patience.requeue(context.job)
         except RunError as err:
-            nodes = allocation.query_allocation_else_from_environment(context.runner, context.job)
+            nodes = context.scheduler.query_allocation(context.job)
             if not nodes.ended and kind.is_handed_back:
                 context.report("requeue_failed", f"cannot requeue: {err}")
                 return ExitCode.AGAIN
@@ -312,6 +318,16 @@ class _AttemptLoop:
             self._record_root_action(reason)
         self._wait_for_the_end_of_this_run()
         return ExitCode.AGAIN
+
+    def _begin_again_unless_warned(self, reason: str) -> int:
+        """Return the exit code of a run that was warned; otherwise raise RunBeginsAgain."""
+        context = self._context
+        if context.signals.warned:
+            message = f"ends: {reason}; the same command goes on from the newest checkpoint"
+            context.report("requeue", message, why=reason)
+            return ExitCode.AGAIN
+        context.report("requeue", f"begins again: {reason}", why=reason)
+        raise RunBeginsAgain
 
     def _record_root_action(self, reason: str) -> None:
         if os.geteuid() == 0:

@@ -14,8 +14,7 @@ from hyperpod_kit.job.decide.budget import RetryPolicy
 from hyperpod_kit.job.records.ledger import Ledger
 from hyperpod_kit.job.step.container import Container
 from hyperpod_kit.job.step.options import RunOptions
-from hyperpod_kit.job.step.srun_step import StartStep
-from hyperpod_kit.run import Runner
+from hyperpod_kit.job.step.scheduler import Scheduler
 from hyperpod_kit.slurm.environment import JobEnvironment
 
 
@@ -37,8 +36,7 @@ class RunContext:
     container: Optional[Container]
     is_hyperpod: bool
     descriptor_limit: Optional[int]
-    runner: Runner
+    scheduler: Scheduler
     report: JobReport
     signals: Signals
     ledger: Ledger
-    start_step: StartStep

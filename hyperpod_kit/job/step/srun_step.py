@@ -14,14 +14,12 @@ from pathlib import Path
 from typing import Callable, Dict, List, Mapping, Optional, Sequence
 
 from hyperpod_kit.descriptors import command_with_soft_limit
-from hyperpod_kit.errors import JobError, RunError
-from hyperpod_kit.job.base.report import JobReport
+from hyperpod_kit.errors import JobError
 from hyperpod_kit.job.step import step_name
 from hyperpod_kit.job.step.container import INSIDE, Container
 from hyperpod_kit.run import Runner
-from hyperpod_kit.slurm import control, hyperpod
+from hyperpod_kit.slurm import hyperpod
 from hyperpod_kit.slurm.hostlist import compress
-from hyperpod_kit.slurm.job_id import JobId
 from hyperpod_kit.system.mountinfo import is_same_or_below
 
 BUNDLES = "/opt/hyperpod-kit"
@@ -137,7 +135,54 @@ def is_hyperpod_step_retry_available(runner: Runner, hyperpod_directory: str = h
     return os.path.isdir(hyperpod_directory) and hyperpod.has_hyperpod_step_retry(runner)
 
 
-class SrunStep:
+class RunningStep:
+    """A step of which this process has started the launcher: srun, or the wrapper of a command on this machine."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+
+    def poll(self) -> Optional[int]:
+        """Return the exit code (negative: the signal that killed the launcher), None while it runs."""
+        return self._process.poll()
+
+    def end(
+        self,
+        kill_ranks: Callable[[], object],
+        wait: Callable[[float], None],
+        *,
+        grace: float = 10.0,
+        patience: float = 5.0,
+    ) -> int:
+        """End the step for good, and return the launcher's code: TERM to it, then KILL to its ranks, then KILL to it.
+
+        `wait(seconds)` returns earlier when a child ends. Takes at most `grace` s, twice `patience` s, and what
+        `kill_ranks` takes.
+        """
+        self.send_signal(signal.SIGTERM)
+        self._await(grace, wait)
+        if self.poll() is None:
+            kill_ranks()
+            self._await(patience, wait)
+        if self.poll() is None:
+            self.send_signal(signal.SIGKILL)
+            self._await(patience, wait)
+        code = self.poll()
+        if code is None:
+            return -int(signal.SIGKILL)
+        return code
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal to the launcher, which hands it on to the ranks, where it runs."""
+        if self.poll() is None:
+            self._process.send_signal(number)
+
+    def _await(self, seconds: float, wait: Callable[[float], None]) -> None:
+        end = time.monotonic() + seconds
+        while self.poll() is None and time.monotonic() < end:
+            wait(end - time.monotonic())
+
+
+class SrunStep(RunningStep):
     """A running srun. It stays in the batch script's process group, so that Slurm's own clean-up finds it.
 
     `descriptors`: the soft limit that srun hands on to the ranks, None for our own.
@@ -151,78 +196,6 @@ class SrunStep:
         try:
             if shutil.which(argv[0], path=env.get("PATH")) is None:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-            self._process = subprocess.Popen(command, env=dict(env), stdin=subprocess.DEVNULL)
+            super().__init__(subprocess.Popen(command, env=dict(env), stdin=subprocess.DEVNULL))
         except OSError as err:
             raise JobError(f"cannot start {argv[0]}: {err.strerror}", hint="is Slurm on PATH?") from err
-
-    def poll(self) -> Optional[int]:
-        """Return the exit code (negative: the signal that killed srun), None while it runs."""
-        return self._process.poll()
-
-    def end(
-        self,
-        runner: Runner,
-        job_id: JobId,
-        wait: Callable[[float], None],
-        *,
-        grace: float = 10.0,
-        patience: float = 5.0,
-    ) -> int:
-        """End the step for good, and return srun's code: TERM to srun, then KILL to its ranks through Slurm, then KILL
-        to srun itself.
-
-        `wait(seconds)` returns earlier when a child ends. Takes at most `grace` s, twice `patience` s
-        and Slurm's answers.
-        """
-        self._send_signal(signal.SIGTERM)
-        self._await(grace, wait)
-        if self.poll() is None:
-            _kill_ranks(runner, job_id)
-            self._await(patience, wait)
-        if self.poll() is None:
-            self._send_signal(signal.SIGKILL)
-            self._await(patience, wait)
-        code = self.poll()
-        if code is None:
-            return -int(signal.SIGKILL)
-        return code
-
-    def _send_signal(self, number: signal.Signals) -> None:
-        if self.poll() is None:
-            self._process.send_signal(number)
-
-    def _await(self, seconds: float, wait: Callable[[float], None]) -> None:
-        end = time.monotonic() + seconds
-        while self.poll() is None and time.monotonic() < end:
-            wait(end - time.monotonic())
-
-
-StartStep = Callable[["StepPlan", Mapping[str, str], Optional[int]], SrunStep]
-"""What starts a step: the plan, the environment of its ranks, and their limit of descriptors."""
-
-
-def sweep(
-    runner: Runner, job_id: JobId, wait: Callable[[float], None], report: JobReport, *, limit: float = 15.0
-) -> List[str]:
-    """Kill steps of ours that outlived their srun, wait until Slurm has none, and return those that are left.
-
-    It is called before a retry. A slurmctld that was away when a step ended may hold it for a minute: its slurmstepds
-    report the end again then."""
-    end = time.monotonic() + limit
-    remaining = _kill_ranks(runner, job_id)
-    if remaining:
-        report("sweep", f"Slurm still has {', '.join(remaining)}: ended, waiting {limit:g} s at most", steps=remaining)
-    while remaining and time.monotonic() < end:
-        wait(0.5)
-        try:
-            remaining = control.query_running_step_ids(runner, job_id, step_name.PROCESS_PREFIX)
-        except RunError:
-            break
-    return remaining
-
-
-def _kill_ranks(runner: Runner, job_id: JobId) -> List[str]:
-    try:
-        return control.kill_steps(runner, job_id, step_name.PROCESS_PREFIX)
-    except RunError:
-        return []

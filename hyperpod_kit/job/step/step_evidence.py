@@ -8,13 +8,13 @@ from __future__ import annotations
 import contextlib
 from typing import Iterable, Mapping, Optional, Sequence, Set, Tuple
 
-from hyperpod_kit.job.base import allocation, exits, launch_failure
+from hyperpod_kit.job.base import exits, launch_failure
 from hyperpod_kit.job.base.allocation import Allocation
 from hyperpod_kit.job.base.exits import Exit
 from hyperpod_kit.job.base.launch_failure import LaunchFailure
 from hyperpod_kit.job.decide.outcome import Observation
 from hyperpod_kit.job.decide.outcome_kind import OutcomeKind
-from hyperpod_kit.job.decide.run_end import RunEnd, explain_run_end
+from hyperpod_kit.job.decide.run_end import RunEnd
 from hyperpod_kit.job.step.hang import furthest
 from hyperpod_kit.job.step.lifeline import BYE
 from hyperpod_kit.job.step.run_context import RunContext
@@ -62,7 +62,7 @@ class StepEvidence:
         allocated: Optional[Allocation] = None
         if has_failed and not trouble.stalled:
             # srun of a job that Slurm has just ended fails before our own TERM arrives.
-            allocated = allocation.query_allocation_else_from_environment(self._context.runner, self._context.job)
+            allocated = self._context.scheduler.query_allocation(self._context.job)
             lost = tuple(sorted({*lost, *allocated.down}))
             if allocated.ended and not self._context.signals.warned and not stop:
                 stop = allocated.state
@@ -87,6 +87,7 @@ class StepEvidence:
             has_wrapper_called=bool(lines.greeted),
             unheard=self._unheard_nodes(records),
             launch_failures=launch_failures,
+            launcher=self._context.scheduler.launcher,
         )
 
     def _settle_suspects(self) -> Tuple[str, ...]:
@@ -100,7 +101,7 @@ class StepEvidence:
     def _explain_end(self, allocated: Optional[Allocation], stop: Optional[str]) -> Optional[RunEnd]:
         if allocated is None or not stop:
             return None
-        return explain_run_end(allocated, self._context.job.restart, self._context.signals.stop)
+        return self._context.scheduler.explain_run_end(allocated, self._context.job.restart, self._context.signals.stop)
 
     def _read_records(self) -> Tuple[Tuple[Exit, ...], Tuple[LaunchFailure, ...]]:
         """Return the records that the wrappers of the last launch have left; none where the root cannot be read."""
@@ -120,7 +121,10 @@ class StepEvidence:
             return KILLED
         if code == 0 and not records and not self._rules.lines.status_by_node:
             # A plugin of slurmstepd that fails before the tasks has this effect in Slurm 22.05.
-            self._context.report("unstarted", "srun exited 0, and no rank has begun: that is taken for a failure")
+            launcher = self._context.scheduler.launcher
+            self._context.report(
+                "unstarted", f"{launcher} exited 0, and no rank has begun: that is taken for a failure"
+            )
             return NO_RANK
         return code
 

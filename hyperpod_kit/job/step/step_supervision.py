@@ -9,9 +9,7 @@ import time
 from typing import Callable, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 from hyperpod_kit.errors import RunError
-from hyperpod_kit.job.base import allocation
 from hyperpod_kit.job.decide.outcome import Observation
-from hyperpod_kit.job.step import step_name
 from hyperpod_kit.job.step.hang import (
     HangVerdict,
     HangWatch,
@@ -21,7 +19,7 @@ from hyperpod_kit.job.step.hang import (
     rank_positions_for_report,
 )
 from hyperpod_kit.job.step.run_context import RunContext
-from hyperpod_kit.job.step.srun_step import SrunStep
+from hyperpod_kit.job.step.srun_step import RunningStep
 from hyperpod_kit.job.step.step_evidence import StepEvidence
 from hyperpod_kit.job.step.step_machine import (
     StepAction,
@@ -47,7 +45,7 @@ class StepSupervision:
 
     def __init__(
         self,
-        step: SrunStep,
+        step: RunningStep,
         attempt: str,
         rules: SupervisionRules,
         context: RunContext,
@@ -66,7 +64,7 @@ class StepSupervision:
         node_count = 0
         if rules.nodes:
             node_count = rules.nodes.count
-        self._doubt = Doubt(node_count, make_query_of_down_nodes(context.runner))
+        self._doubt = Doubt(node_count, make_query_of_down_nodes(context.scheduler.runner))
         self._launch = rules.lines.launch
         self._has_reported_unasked = False
 
@@ -158,7 +156,7 @@ class StepSupervision:
     def _send_save_signal(self) -> None:
         self._context.report("warned", "USR1: telling the step to save")
         try:
-            control.signal_steps(self._context.runner, self._context.job.id, step_name.PROCESS_PREFIX, "USR1")
+            self._context.scheduler.send_save_signal(self._context.job)
         except RunError as err:
             self._context.report("warned", f"the step could not be told: {err}")
 
@@ -169,7 +167,7 @@ class StepSupervision:
         watch = self._rules.nodes
         if watch is None:
             return
-        addresses = allocation.query_allocation_else_from_environment(self._context.runner, self._context.job).addresses
+        addresses = self._context.scheduler.query_allocation(self._context.job).addresses
         if addresses:
             watch.replace_addresses_after_relaunch(addresses)
 
@@ -184,8 +182,7 @@ class StepSupervision:
                 target = "srun"
             self._context.report("intervene", f"{trouble.reason}: ending {target}", **trouble.fields(), **rank_fields)
         self._step.end(
-            self._context.runner,
-            self._context.job.id,
+            lambda: self._context.scheduler.kill_ranks(self._context.job),
             self._context.signals.wait,
             grace=action.grace,
             patience=action.patience,

@@ -15,13 +15,13 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit.checkpoint.repository.store.open import is_path
 from hyperpod_kit.environment import HPK_ATTEMPT, HPK_CHECKPOINT_ROOT, HPK_PROGRESS, HPK_STATE
 from hyperpod_kit.errors import HyperpodKitError, NoValidCheckpoint
 from hyperpod_kit.exit_codes import ExitCode
-from hyperpod_kit.job.base import launch_failure
+from hyperpod_kit.job.base import descendants, launch_failure
 from hyperpod_kit.job.base.exits import Exit, write
 from hyperpod_kit.job.base.launch_failure import LaunchFailure
 from hyperpod_kit.job.goodput.time_log import RankTime, TimeLog
@@ -42,15 +42,20 @@ _PARENT_CHECK_INTERVAL = 1.0
 
 
 class Orphaned:
-    """Ends the command once `parent` is no longer our parent; `has_container_below`: and all that the command has left.
+    """Ends the command once `parent` is no longer our parent, and then what it has left, by `end_what_is_left`.
 
     PDEATHSIG is no substitute: it fires when a *thread* of the parent ends.
     """
 
-    def __init__(self, child: subprocess.Popen[bytes], parent: int, has_container_below: bool = False) -> None:
+    def __init__(
+        self,
+        child: subprocess.Popen[bytes],
+        parent: int,
+        end_what_is_left: Optional[Callable[[], object]],
+    ) -> None:
         self._child = child
         self._parent = parent
-        self._has_container_below = has_container_below
+        self._end_what_is_left = end_what_is_left
         self._over = threading.Event()
         threading.Thread(target=self._watch, daemon=True).start()
 
@@ -58,8 +63,8 @@ class Orphaned:
         while not self._over.wait(_PARENT_CHECK_INTERVAL):
             if self.is_orphaned:
                 self._child.kill()
-                if self._has_container_below:
-                    kill_podman_containers_below()
+                if self._end_what_is_left is not None:
+                    self._end_what_is_left()
                 return
 
     @property
@@ -104,13 +109,21 @@ class SignalsOfTask:
             self._forward_or_queue_signal(self._early.pop(0), None)
 
 
-def run_rank(argv: Sequence[str], env: Mapping[str, str], in_container: bool = False) -> int:
+def run_rank(
+    argv: Sequence[str], env: Mapping[str, str], in_container: bool = False, ends_all_processes: bool = False
+) -> int:
     """Run a rank's command, write how it ended, and return the exit code for srun (128 + signal after a signal).
 
     75 is returned as 0: srun would kill the ranks that are still saving. The record keeps the 75.
-    `in_container`: we are in a container, whose mounts are its own.
+    `in_container`: we are in a container, whose mounts are its own. `ends_all_processes`: nothing but this wrapper ends
+    what the command leaves behind.
     """
-    return RankWrapper(argv, env, in_container).run()
+    end_what_is_left: Optional[Callable[[], object]] = None
+    if ends_all_processes:
+        end_what_is_left = descendants.kill_all_but_agents_below
+    elif script_containers.container_started_by_command(argv) is not None:
+        end_what_is_left = descendants.kill_podman_containers_below
+    return RankWrapper(argv, env, in_container, end_what_is_left).run()
 
 
 @dataclass(frozen=True)
@@ -149,7 +162,13 @@ class RankIdentity:
 class RankWrapper:
     """Runs one rank: checks what it needs, starts its command, watches it, and records how it ended."""
 
-    def __init__(self, argv: Sequence[str], env: Mapping[str, str], inside: bool) -> None:
+    def __init__(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        inside: bool,
+        end_what_is_left: Optional[Callable[[], object]],
+    ) -> None:
         self._parent = os.getppid()  # before anything that may take time: a parent that dies in it would be missed
         self._started = time.time()
         self._argv = list(argv)
@@ -161,7 +180,7 @@ class RankWrapper:
             self._probe = Probe(self._rank.state, self._rank.root)
         self._progress = RankProgress()
         self._signals = SignalsOfTask(only_us=tracking.only_tasks_are_signalled(tracking.read_own_cgroup_text()))
-        self._has_container_below = script_containers.container_started_by_command(argv) is not None
+        self._end_what_is_left = end_what_is_left
 
     def run(self) -> int:
         """Run the rank, record its end, and return the exit code for srun."""
@@ -206,8 +225,8 @@ class RankWrapper:
 
     def _run_command(self, env: Mapping[str, str], line: Lifeline) -> Tuple[int, bool]:
         """Start the command and wait for its end; return its code and whether our slurmstepd has gone meanwhile."""
-        if self._has_container_below:
-            become_reaper_of_orphans_below()
+        if self._end_what_is_left is not None:
+            descendants.become_reaper_of_orphans_below()
         try:
             # It must not outlive its wrapper, or it would write beside the next attempt's ranks.
             child = subprocess.Popen(
@@ -219,10 +238,10 @@ class RankWrapper:
             return self._record_launch_failure(err), False
         self._signals.set_child_and_forward_early_signals(child)
         with contextlib.ExitStack() as stack:
-            orphaned = Orphaned(child, self._parent, self._has_container_below)
+            orphaned = Orphaned(child, self._parent, self._end_what_is_left)
             self._watch_root(line, stack)
-            if self._has_container_below:
-                stack.callback(kill_podman_containers_below)
+            if self._end_what_is_left is not None:
+                stack.callback(self._end_what_is_left)
             self._report_steps(line, stack)
             stack.callback(orphaned.stop)
             code = child.wait()
@@ -360,74 +379,3 @@ def _number(env: Mapping[str, str], name: str) -> int:
     if not text.isdigit():
         return 0
     return int(text)
-
-
-# End what a rank's command leaves behind: a container that it started must not run on beside the next attempt's.
-#
-# podman and others detach the container from the command that was called; it stays below the wrapper all the same,
-# which takes the place of init for it. Slurm then finds it in the step, and the wrapper ends it with the command. Not
-# so with docker, whose containers are its daemon's.
-
-MONITOR = "conmon"
-"""The process above each container of podman's."""
-
-_PR_SET_CHILD_SUBREAPER = 36
-
-
-def become_reaper_of_orphans_below() -> None:
-    """Make every orphan below this process its child from now on."""
-    import ctypes  # slow to import, and most wrappers do not need it
-
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def kill_podman_containers_below() -> int:
-    """Send SIGKILL to podman's containers below this process until there is none, and return how many processes those
-    were.
-
-    The pause process, which podman keeps for all containers of its user, is left alone.
-    """
-    ended = set()
-    for _ in range(20):
-        remaining_pids = [pid for pid in _podman_container_pids() if pid not in ended]
-        if not remaining_pids:
-            break
-        for pid in remaining_pids:
-            ended.add(pid)
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-    return len(ended)
-
-
-def _podman_container_pids() -> List[int]:
-    """Return the processes of podman's containers below this process, the monitor of each after those below it."""
-    monitors = [pid for pid in below(os.getpid()) if _name(pid) == MONITOR]
-    container_pids: List[int] = []
-    for monitor in monitors:
-        container_pids += [*below(monitor), monitor]
-    return container_pids
-
-
-def _name(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
-
-
-def below(pid: int, proc: str = "/proc") -> List[int]:
-    """Return all descendants of a process that still run."""
-    children: Dict[int, List[int]] = {}
-    for name in os.listdir(proc):
-        if name.isdigit():
-            with contextlib.suppress(OSError), open(f"{proc}/{name}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()
-                if fields[0] not in (b"Z", b"X"):
-                    children.setdefault(int(fields[1]), []).append(int(name))
-    descendant_pids, pending_pids = [], [pid]
-    while pending_pids:
-        new = children.pop(pending_pids.pop(), [])
-        descendant_pids += new
-        pending_pids += new
-    return descendant_pids

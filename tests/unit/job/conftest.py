@@ -16,6 +16,7 @@ from hyperpod_kit.job.base.report import PREFIX, JobReport
 from hyperpod_kit.job.decide.budget import RetryPolicy
 from hyperpod_kit.job.run.supervisor import JobSupervisor
 from hyperpod_kit.job.step.options import RunOptions
+from hyperpod_kit.job.step.scheduler import SlurmScheduler
 from hyperpod_kit.job.step.srun_step import SrunStep
 from hyperpod_kit.job.step.storage import ObjectProbe, Probe
 from tests.support.runner import RecordingRunner
@@ -67,10 +68,10 @@ class Job:
         )
         fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         extra = {"chooser": self.chooser, "prover": self.chooser} if self.chooser else {}
-        start = {"start_step": self.start_step}
+        scheduler = SlurmScheduler(self.runner, self.start_step)
         try:
             return JobSupervisor(
-                chosen, env, runner=self.runner, report=JobReport(fd, event_listener=told), **extra, **start
+                chosen, env, scheduler=scheduler, report=JobReport(fd, event_listener=told, is_json=True), **extra
             ).run()
         finally:
             os.close(fd)

@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 from hyperpod_kit.checkpoint import Manager, State  # +
 
 STEPS = int(os.environ.get("STEPS", "40"))
-ROOT = os.environ.get("ROOT", "./checkpoints/tutorial")  # +
+ROOT = os.environ.get("HPK_CHECKPOINT_ROOT") or os.environ.get("ROOT", "./checkpoints/tutorial")  # +
 
 
 def batch(step: int, rank: int) -> torch.Tensor:

@@ -31,6 +31,7 @@ from hyperpod_kit.data.index.build import build_index
 from hyperpod_kit.job.base.report import JobReport
 from hyperpod_kit.job.run.command import RUN, run_options_of
 from hyperpod_kit.job.run.supervisor import JobSupervisor
+from hyperpod_kit.job.step.scheduler import SlurmScheduler
 from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.mounts.kinds import mount_from_dict, mount_to_dict
 from hyperpod_kit.node.commands.mount_commands import ensure_mounted_action
@@ -132,7 +133,8 @@ def follow_job(folder: Path) -> ValueRoute:
     crashes_once = ["/bin/sh", "-c", f"mkdir {folder}/once 2>/dev/null || exit 0; exit 3"]
     options = run_options_of(parse_command(RUN, words, "hyperpod-kit job run"), crashes_once)
     with open(folder / "report", "w") as log, ValueRoute(options, options.policy, options.stall) as route:
-        JobSupervisor(options, environment, runner=RecordingRunner(slurm), report=JobReport(log.fileno())).run()
+        scheduler = SlurmScheduler(RecordingRunner(slurm))
+        JobSupervisor(options, environment, scheduler=scheduler, report=JobReport(log.fileno())).run()
     return route
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from typing import Callable, Dict, List
+from typing import Callable, Dict, List, Set
 
 MONITOR = "conmon"
 """The process above each container of podman's."""
@@ -51,7 +51,7 @@ def kill_all_but_agents_below(root: int = 0) -> int:
 
 
 def _kill_until_none_is_left(list_pids: Callable[[], List[int]]) -> int:
-    ended = set()
+    ended: Set[int] = set()
     for _ in range(_ROUNDS):
         remaining_pids = [pid for pid in list_pids() if pid not in ended]
         if not remaining_pids:
@@ -74,7 +74,7 @@ def _podman_container_pids() -> List[int]:
 
 def _pids_but_agents_below(root: int) -> List[int]:
     pids = below(root)
-    spared = set()
+    spared: Set[int] = set()
     for agent in filter(_is_agent, pids):
         spared.update((agent, *below(agent)))
     return [pid for pid in pids if pid not in spared]

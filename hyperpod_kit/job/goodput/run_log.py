@@ -12,13 +12,12 @@ import glob
 import pwd
 import re
 import time
-from typing import Callable, Mapping, Optional
+from typing import Callable, Mapping, Optional, Tuple
 
 from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.job.goodput import time_rows
 from hyperpod_kit.job.goodput.time_log import append
 from hyperpod_kit.job.goodput.time_rows import RunRow
-from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm import control
 from hyperpod_kit.slurm.environment import JobEnvironment
 
@@ -26,20 +25,23 @@ _GPUS = re.compile(r"(?:^|,)gres/gpu=(\d+)")
 _DEVICE = "/dev/nvidia[0-9]*"
 
 
+RunQuery = Callable[[JobEnvironment], Tuple[Mapping[str, str], float]]
+"""Returns the job's record with its times, and when it came into the queue last. Raises HyperpodKitError."""
+
+
 def append_run_row(
     state: str,
     life: str,
     job: JobEnvironment,
-    runner: Runner,
+    query: RunQuery,
     env: Mapping[str, str],
     now: Callable[[], float] = time.time,
 ) -> None:
-    """Append the row of this run; nothing is raised where Slurm does not reply or the row cannot be written."""
+    """Append the row of this run; nothing is raised where the query fails or the row cannot be written."""
     record: Mapping[str, str] = {}
     queued = 0.0
     with contextlib.suppress(HyperpodKitError):
-        record = control.query_job_record_with_times(runner, job.id)
-        queued = control.query_last_queued_at(runner, job.id)
+        record, queued = query(job)
     row = RunRow(
         job.id.slurm_id,
         job.restart,

@@ -54,6 +54,7 @@ class _Start:
 
     Attributes:
         nodes: Named to srun; empty when the whole allocation is used.
+        reached: The last step of the attempt before it, where that is known.
         used: All nodes of the step.
     """
 
@@ -64,10 +65,23 @@ class _Start:
     choice: Choice
     allocation: Allocation
     nodes: Tuple[str, ...]
+    reached: Optional[int] = None
 
     @property
     def used(self) -> Tuple[str, ...]:
         return self.nodes or self.allocation.nodes
+
+    @property
+    def loss(self) -> str:
+        """What follows the sentence on the checkpoint: how many steps are done again; "" where that is not known."""
+        if self.reached is None:
+            return ""
+        lost_count = max(0, self.reached - self.choice.step)
+        if not lost_count:
+            return "; no step is lost"
+        steps = "1 step is" if lost_count == 1 else f"{lost_count} steps are"
+        unless = "" if self.choice.stepped_back else ", unless memory has newer ones"
+        return f"; step {self.reached} was reached: {steps} done again{unless}"
 
 
 class AttemptRunner:
@@ -149,10 +163,12 @@ class AttemptRunner:
         if allocated.ended:
             self._interruptions.stop(context.scheduler.explain_run_end(allocated, context.job.restart))
         avoided: Tuple[str, ...] = ()
+        reached: Optional[int] = None
         if previous is not None:
+            reached = previous.reached
             avoided = (*previous.nodes_without_root, *previous.unlaunched)
         nodes = select_nodes(context, allocated, lost, avoided)
-        return _Start(context.ledger.name(number), number, rows, poison, choice, allocated, nodes)
+        return _Start(context.ledger.name(number), number, rows, poison, choice, allocated, nodes, reached)
 
     def _end_remaining_steps(self, lost: Sequence[str], previous: Outcome) -> None:
         """End the steps that Slurm still has of the previous attempt."""
@@ -210,7 +226,7 @@ class AttemptRunner:
         )
         if not is_written:
             return False
-        message = f"attempt {start.attempt} {start.choice.sentence()}"
+        message = f"attempt {start.attempt} {start.choice.sentence()}{start.loss}"
         self._context.report("attempt", message, attempt=start.attempt, nodes=list(start.used), **fields)
         return True
 

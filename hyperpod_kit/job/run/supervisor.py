@@ -110,7 +110,7 @@ class JobSupervisor:
         options = self._options
         ledger = Ledger(options.state, job.id.slurm_id, job.restart, born=life.id_of_batch_script_run(self._env))
         job_index.append_job_and_root(job, options.root, self._env)
-        run_log.append_run_row(options.state, ledger.life(), job, self._scheduler.runner, self._env)
+        run_log.append_run_row(options.state, ledger.life(), job, self._scheduler.query_record_and_queued_at, self._env)
         auto_resume, policy = startup.read_auto_resume_and_retry_policy(job, self._env)
         startup.close_unfinished(ledger)
         startup.go_back(job, ledger)

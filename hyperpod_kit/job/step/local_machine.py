@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import re
 import secrets
 import signal
 import subprocess
-from typing import List, Mapping, Optional
+import time
+from typing import List, Mapping, Optional, Tuple
 
 from hyperpod_kit.descriptors import command_with_soft_limit
 from hyperpod_kit.errors import JobError
@@ -89,6 +91,13 @@ class LocalMachine:
 
     def query_comment(self, job: JobEnvironment) -> str:
         return f"{COMMENT_MARK}1"
+
+    def query_record_and_queued_at(self, job: JobEnvironment) -> Tuple[Mapping[str, str], float]:
+        now = float(int(time.time()))  # it has not waited for this machine
+        user = ""
+        with contextlib.suppress(KeyError):
+            user = pwd.getpwuid(os.getuid()).pw_name
+        return {"User": user, "StartTime": f"{now:.0f}"}, now
 
     def has_step_retry(self) -> bool:
         return False

@@ -5,7 +5,7 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
-from typing import Callable, List, Mapping, Optional, Protocol
+from typing import Callable, List, Mapping, Optional, Protocol, Tuple
 
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.job.base import allocation
@@ -38,6 +38,12 @@ class Scheduler(Protocol):
 
     def query_comment(self, job: JobEnvironment) -> str:
         """Return the comment of the job, which may have the choice of auto-resume. Raises RunError."""
+
+    def query_record_and_queued_at(self, job: JobEnvironment) -> Tuple[Mapping[str, str], float]:
+        """Return the record of the job with its times, and when it came into the queue last, Unix seconds.
+
+        Raises RunError, JobError.
+        """
 
     def has_step_retry(self) -> bool:
         """Return whether it starts the ranks of a step again by itself, as HyperPod's srun does."""
@@ -84,6 +90,10 @@ class SlurmScheduler:
 
     def query_comment(self, job: JobEnvironment) -> str:
         return control.query_job_record(self.runner, job.id).get("Comment", "")
+
+    def query_record_and_queued_at(self, job: JobEnvironment) -> Tuple[Mapping[str, str], float]:
+        record = control.query_job_record_with_times(self.runner, job.id)
+        return record, control.query_last_queued_at(self.runner, job.id)
 
     def has_step_retry(self) -> bool:
         return srun_step.is_hyperpod_step_retry_available(self.runner)

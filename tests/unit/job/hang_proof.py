@@ -28,6 +28,7 @@ from hyperpod_kit.job.base.report import JobReport
 from hyperpod_kit.job.run.supervisor import JobSupervisor
 from hyperpod_kit.job.step.hang import StallRule
 from hyperpod_kit.job.step.options import RunOptions
+from hyperpod_kit.job.step.scheduler import SlurmScheduler
 from tests.support.runner import RecordingRunner
 
 HERE = Path(__file__).parent
@@ -124,7 +125,8 @@ def one(folder: Path) -> int:
     def note(event: str, fields: Any) -> None:
         events.append((time.monotonic(), event, dict(fields)))
 
-    code = JobSupervisor(options, env, runner=RecordingRunner(answers), report=JobReport(event_listener=note)).run()
+    scheduler = SlurmScheduler(RecordingRunner(answers))
+    code = JobSupervisor(options, env, scheduler=scheduler, report=JobReport(event_listener=note)).run()
     (folder / "events.json").write_text(json.dumps({"code": code, "events": events}))
     return 0
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from hyperpod_kit.job.base import descendants
 from hyperpod_kit.job.step import srun_step
-from hyperpod_kit.job.wrapper import rank
 from tests.support.wait import until
 
 CONMON = """\
@@ -39,7 +39,7 @@ def gone(pid: int) -> bool:
 @pytest.mark.parametrize("name", ["podman", "other"])
 @pytest.mark.parametrize("killed", [False, True])
 def test_what_a_command_leaves_behind(tmp_path: Path, name: str, killed: bool) -> None:
-    told, program, monitor = tmp_path / "pid", tmp_path / name, tmp_path / rank.MONITOR
+    told, program, monitor = tmp_path / "pid", tmp_path / name, tmp_path / descendants.MONITOR
     monitor.write_text(CONMON.format(pid=told))
     then = "sleep 600" if killed else f"while ! [ -e {told} ]; do :; done"
     program.write_text(PODMAN.format(monitor=monitor, then=then))
@@ -75,9 +75,9 @@ def test_what_a_command_leaves_behind(tmp_path: Path, name: str, killed: bool) -
 
 def test_all_below_are_found() -> None:
     child = subprocess.Popen(["sh", "-c", "sleep 600 & wait"])
-    until(lambda: len(rank.below(child.pid)) == 1, what="a grandchild")
-    [grandchild] = rank.below(child.pid)
-    assert {child.pid, grandchild} <= set(rank.below(os.getpid()))
+    until(lambda: len(descendants.below(child.pid)) == 1, what="a grandchild")
+    [grandchild] = descendants.below(child.pid)
+    assert {child.pid, grandchild} <= set(descendants.below(os.getpid()))
     for pid in (grandchild, child.pid):
         os.kill(pid, signal.SIGKILL)
     child.wait(10)

@@ -11,6 +11,7 @@ import pytest
 from hyperpod_kit.job.goodput import run_log, standing, time_rows
 from hyperpod_kit.job.goodput.job_time import JobStanding, JobState, RunLog, account
 from hyperpod_kit.job.goodput.time_table import table_of
+from hyperpod_kit.job.step.scheduler import SlurmScheduler
 from hyperpod_kit.slurm.environment import JobEnvironment
 from tests.support.runner import RecordingRunner
 
@@ -21,7 +22,8 @@ ENVIRONMENT = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NTASK
 def noted(state: Path, record: str, more: Dict[str, str]) -> time_rows.RunRow:
     env = {**ENVIRONMENT, **more}
     runner = RecordingRunner({"squeue job 7": record, QUEUED: "1790000000\n"})
-    run_log.append_run_row(str(state), "", JobEnvironment.read(env), runner, env)
+    query = SlurmScheduler(runner).query_record_and_queued_at
+    run_log.append_run_row(str(state), "", JobEnvironment.read(env), query, env)
     row = time_rows.read_run(str(state), time_rows.run_name("7", "", 0))
     assert row is not None
     return row

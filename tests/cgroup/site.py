@@ -174,7 +174,7 @@ class SavingJob:
         rank = f"{site.base}/rank.sh {self.root} {self.place}/events {self.place}/meet {values}"
         step = f"srun --kill-on-bad-exit=1 {rank}"
         if run is not None:
-            step = f"/usr/bin/python3 -I -S {MAIN} run --checkpoint-root {self.root} {run} -- {rank}"
+            step = f"/usr/bin/python3 -I -S {MAIN} run --json-lines --checkpoint-root {self.root} {run} -- {rank}"
         script.write_text(
             f"#!/bin/bash\n#SBATCH -N2 -n2 --open-mode=append --requeue -o {self.place}/out {options}\n"
             f"export OMP_NUM_THREADS=1\n{step}\n{then}\n"

@@ -95,7 +95,7 @@ class MachineSite:
     """`name`: of the rehearsal, which is up and has the cluster."""
 
     kind = "machines"
-    run = "/opt/hyperpod-kit/current/bin/hyperpod-kit job run"
+    run = "/opt/hyperpod-kit/current/bin/hyperpod-kit job run --json-lines"
     library = "/opt/hyperpod-kit/current/lib"
     python = SYSTEM_PYTHON
     user = (UID, UID)

@@ -86,7 +86,7 @@ class PrivateSite:
         self.here.chmod(0o777)
         self.there = str(self.here)
         shutil.copy(TRAINER, self.here)
-        self.run = f"/usr/bin/python3 -I -S {Path(cli.__file__).with_name('__main__.py')} run"
+        self.run = f"/usr/bin/python3 -I -S {Path(cli.__file__).with_name('__main__.py')} run --json-lines"
         self.library = str(REPOSITORY)
         self.user = (slurm.user, slurm.user)
         self.container = in_image(slurm.base, f"{REPOSITORY}:{REPOSITORY}:ro")

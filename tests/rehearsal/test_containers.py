@@ -93,7 +93,8 @@ SCRIPT = """\
 #!/bin/bash
 #SBATCH -N2 --ntasks-per-node=1 --requeue --open-mode=append --auto-resume=1
 #SBATCH --chdir=/fsx/trainer --output=/fsx/trainer/train-%j.out
-exec hyperpod-kit job run --checkpoint-root {root} --srun-args="--container-image={image} {mounts} {more}" -- \\
+exec hyperpod-kit job run --json-lines --checkpoint-root {root} \\
+    --srun-args="--container-image={image} {mounts} {more}" -- \\
     {train}/bin/python3 {train}/gpt/train.py --data /mnt/data --checkpoint-root {root} --steps {steps} \\
     --save-every {every} --out {root}/weights.pt
 """

@@ -18,11 +18,13 @@ from hyperpod_kit.job.base.signals import Signals
 from hyperpod_kit.job.decide.budget import RetryPolicy
 from hyperpod_kit.job.decide.outcome import earliest, furthest
 from hyperpod_kit.job.decide.outcome_kind import OutcomeKind
-from hyperpod_kit.job.records.ledger import Ledger, Row
+from hyperpod_kit.job.records import ledger_row
+from hyperpod_kit.job.records.ledger import Ledger, Row, read
 from hyperpod_kit.job.resume.patience import unanswered
 from hyperpod_kit.job.run import identity, ownership, rewinding
 from hyperpod_kit.job.run.sole_run import RootLock
 from hyperpod_kit.job.step import step_note
+from hyperpod_kit.job.step.local_machine import is_local_job
 from hyperpod_kit.job.step.options import RunOptions, prepare
 from hyperpod_kit.job.step.scheduler import Scheduler
 from hyperpod_kit.slurm import control, verdict
@@ -177,6 +179,15 @@ class Beginning:
         for row in rows:
             if row.get("event") == "attempt" and row.get("attempt") not in closed:
                 self._close(row, ledger)
+
+    def close_unfinished_of_local_runs(self, own: Ledger) -> None:
+        """Append an end for each attempt of a `job run --local` that was killed: it has had the root before this job.
+
+        Raises JobError, OSError.
+        """
+        rows = [row for row in read(own.path) if is_local_job(str(row.get("job"))) and not ledger_row.problem(row)]
+        for job, restart in dict.fromkeys((str(row["job"]), int(row.get("restart") or 0)) for row in rows):
+            self.close_unfinished(Ledger(self.options.state, job, restart))
 
     def _close(self, row: Row, ledger: Ledger) -> None:
         """Append what the ranks of this attempt restored, and its end, as far as records of them are there."""

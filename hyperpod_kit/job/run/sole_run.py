@@ -18,7 +18,7 @@ import time
 from typing import Callable, Optional, Protocol
 
 from hyperpod_kit.checkpoint.repository.store.open import is_path
-from hyperpod_kit.errors import RunIsOwned
+from hyperpod_kit.errors import JobError, RunIsOwned
 from hyperpod_kit.job.step.local_machine import is_local_job
 from hyperpod_kit.job.step.options import RunOptions
 from hyperpod_kit.slurm.job_id import JobId
@@ -140,18 +140,24 @@ class LocalRunLock:
         self._fd: Optional[int] = None
 
     def take(self, job: str, pause: Callable[[float], None], limit: float) -> None:
-        """Take the root at once. Raises RunIsOwned, OSError."""
-        fd = _open_lock_file(self._path, os.O_RDWR | os.O_CREAT)
-        if not try_lock(fd):
+        """Take the root at once. Raises RunIsOwned, JobError."""
+        try:
+            fd = _open_lock_file(self._path, os.O_RDWR | os.O_CREAT)
+            if try_lock(fd):
+                self._fd = fd
+                os.ftruncate(fd, 0)
+                os.pwrite(fd, f"{job}, pid {os.getpid()}, on {os.uname().nodename}".encode(), 0)
+                return
             owner = clean_one_line(os.pread(fd, _LONGEST, 0).decode("utf-8", "replace"), _LONGEST)
             os.close(fd)
-            raise RunIsOwned(
-                f"{self._root} is used by another `job run --local` ({owner})",
-                hint=f"give each of them a root of its own: --checkpoint-root {self._root}-2",
-            )
-        self._fd = fd
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{job}, pid {os.getpid()}, on {os.uname().nodename}".encode(), 0)
+        except OSError as err:
+            raise JobError(
+                f"cannot lock {self._path}: {err.strerror}", hint="is the file system full, read-only or without locks?"
+            ) from err
+        raise RunIsOwned(
+            f"{self._root} is used by another `job run --local` ({owner})",
+            hint=f"give each of them a root of its own: --checkpoint-root {self._root}-2",
+        )
 
     def close(self) -> None:
         """Release the root; do nothing where it is not taken."""

@@ -113,6 +113,7 @@ class JobSupervisor:
         run_log.append_run_row(options.state, ledger.life(), job, self._scheduler.query_record_and_queued_at, self._env)
         auto_resume, policy = startup.read_auto_resume_and_retry_policy(job, self._env)
         startup.close_unfinished(ledger)
+        startup.close_unfinished_of_local_runs(ledger)
         startup.go_back(job, ledger)
         self._report_start(job, auto_resume)
         if startup.record_if_slurm_requeued_finished_job(job, ledger):

@@ -66,7 +66,7 @@ class BundledJob:
         script = self.place / "job.sbatch"
         script.write_text(
             f"#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=1 --auto-resume=1\n#SBATCH -o {self.place}/out\n"
-            f"exec /opt/hyperpod-kit/current/bin/hyperpod-kit job run --checkpoint-root {self.root} -- "
+            f"exec /opt/hyperpod-kit/current/bin/hyperpod-kit job run --json-lines --checkpoint-root {self.root} -- "
             f"/usr/bin/python3 -I {TRAINER} --steps 100000 --pause 0.05\n"
         )
         self.id = slurm.sbatch(str(script), cwd=self.place)

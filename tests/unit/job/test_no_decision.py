@@ -128,7 +128,7 @@ def test_a_job_whose_manifests_vanish_between_two_attempts_is_held(slurm: Privat
         script.write_text(
             "#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=1 --open-mode=append --auto-resume=1\n"
             f"#SBATCH -o {work.place}/out\n"
-            f"exec /usr/bin/python3 -I -S {MAIN} run --checkpoint-root {work.root} {' '.join(options)} -- "
+            f"exec /usr/bin/python3 -I -S {MAIN} run --json-lines --checkpoint-root {work.root} {' '.join(options)} -- "
             f"{trainer} --steps 12 --every 2 --crash 7 --once {last}\n"
         )
         work.id = slurm.sbatch(str(script), cwd=work.place)

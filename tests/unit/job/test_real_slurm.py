@@ -45,7 +45,7 @@ class Work:
         script.write_text(
             f"#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=1 --open-mode=append\n{options}\n"
             f"#SBATCH -o {self.place}/out\n"
-            f"exec {PYTHON} -I -S {MAIN} run --checkpoint-root {self.root} {run} -- "
+            f"exec {PYTHON} -I -S {MAIN} run --json-lines --checkpoint-root {self.root} {run} -- "
             f"{PYTHON} -I {TRAINER} {words}\n"
         )
         self.id = self.slurm.sbatch(str(script), cwd=self.place)

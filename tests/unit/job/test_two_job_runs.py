@@ -60,7 +60,8 @@ class SharedAllocation:
         self.slurm = slurm
         self.place = Path(tempfile.mkdtemp(prefix="work-", dir=slurm.base))
         self.place.chmod(0o777)
-        one = f"/usr/bin/python3 -I -S {MAIN} run --srun-args='-N1 -n1 --exact' --checkpoint-root {self.place}"
+        run = f"/usr/bin/python3 -I -S {MAIN} run --json-lines"
+        one = f"{run} --srun-args='-N1 -n1 --exact' --checkpoint-root {self.place}"
         train = f"/usr/bin/python3 -I {TRAINER} --steps 100000 --pause 0.05"
         runs = [
             f"{one}/{root} -- {train} >{self.place}/{log}.log 2>&1 &\n"

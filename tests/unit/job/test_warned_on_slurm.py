@@ -76,7 +76,7 @@ class Training:
             f"#!/bin/bash\n#SBATCH {tasks} --open-mode=append --requeue --auto-resume=1\n"
             f"#SBATCH -o {self.place}/out\n{options}\n"
             f"export HPK_SHM_DIR={self.memory} PYTHONPATH={paths} GLOO_SOCKET_IFNAME=lo OMP_NUM_THREADS=1\n"
-            f"exec /usr/bin/python3 -I -S {MAIN} run --checkpoint-root {self.place}/root -- "
+            f"exec /usr/bin/python3 -I -S {MAIN} run --json-lines --checkpoint-root {self.place}/root -- "
             f"{interpreter()} {program} {TRAINER} {ENDLESS} {' '.join(words)}\n"
         )
         self.id = self.slurm.sbatch(str(script), cwd=self.place)

@@ -56,7 +56,7 @@ class LocalJob:
     def wait(self) -> int:
         assert self.process is not None
         until(lambda: self.process.poll() is not None, what=f"the end: {self.lines}", timeout=120)
-        assert not [line for line in self.lines if "Traceback" in line], self.lines
+        assert not [line for line in self.lines if line.startswith("  File ") and "hyperpod_kit/job" in line], self.lines
         return int(self.process.returncode)
 
     @property
@@ -266,3 +266,36 @@ def test_each_run_is_a_job_of_its_own(tmp_path: Path) -> None:
     assert len(names) == 3
     [name, *_] = names
     assert Ledger(str(tmp_path), name, 1).name(2) == f"{name}.1.2"
+
+
+@pytest.mark.full
+@pytest.mark.distributed
+@pytest.mark.parametrize("victim", ["torchrun", "worker"])
+def test_torchrun_is_killed_with_its_workers_and_goes_on(job: LocalJob, tmp_path: Path, victim: str) -> None:
+    shm = tmp_path / "shm"
+    shm.mkdir()
+    job.env.update(HPK_SHM_DIR=str(shm), OMP_NUM_THREADS="1", STEPS="1000000")
+    job.start("torchrun", "--nproc-per-node", "2", str(ROOT / "examples/tutorial/train.py"))
+    out = job.base / "out"
+    until(lambda: job.checkpoints() > 1, what="a checkpoint", timeout=120)
+    [torchrun] = [pid for pid in descendants.below(job.process.pid) if is_program(pid, "torchrun")]
+    workers = [pid for pid in descendants.below(torchrun) if is_program(pid, "train.py")]
+    assert len(workers) == 2
+    os.kill(torchrun if victim == "torchrun" else workers[1], signal.SIGKILL)
+    until(lambda: out.read_text().count(": begins at step") == 4, what="the next attempt", timeout=120)
+    assert not any(is_program(pid, "train.py") for pid in workers), "none writes beside the next attempt"
+    begins = [int(text) for text in re.findall(r"begins at step (\d+)", out.read_text())]
+    assert begins[:2] == [0, 0] and begins[2] == begins[3] > 0
+    job.process.send_signal(signal.SIGTERM)
+    assert job.wait() == 143
+    assert job.classes() == ["crash", "cancelled"]
+    table = job.command("status", "--root", str(job.root))
+    assert "crash: rank 0" in table and "2 attempts" in table, table
+
+
+def is_program(pid: int, name: str) -> bool:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return any(os.path.basename(word) == name.encode() for word in words[1:3])

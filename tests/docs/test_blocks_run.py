@@ -54,7 +54,8 @@ def test_training(blocks: list[Block], project: Path) -> None:
     shm.mkdir()
     here = {"ROOT": "ROOT", "STEPS": "20", "HPK_SHM_DIR": str(shm), "OMP_NUM_THREADS": "1"}
     pasted.run_page(blocks, project, {**NO_NETWORK, **here})
-    assert (project / "model.safetensors").stat().st_size
+    if any("model.safetensors" in block.text for block in blocks):
+        assert (project / "model.safetensors").stat().st_size
 
 
 @pytest.fixture

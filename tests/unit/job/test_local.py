@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
@@ -38,7 +37,7 @@ class LocalJob:
     def __init__(self, base: Path) -> None:
         self.base = base
         self.root = base / "root"
-        self.process: Optional[subprocess.Popen[bytes]] = None
+        self.started: Optional[subprocess.Popen[bytes]] = None
         # As inside of a step of Slurm's: the command is none of its tasks.
         slurm = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "3", "SLURM_NTASKS": "8", "SLURMD_NODENAME": "n1"}
         self.env = {**os.environ, **slurm, "XDG_STATE_HOME": str(base / "home"), "PYTHONPATH": str(ROOT)}
@@ -47,16 +46,21 @@ class LocalJob:
         argv = [sys.executable, "-I", "-S", str(MAIN), "run", "--local", "--checkpoint-root", str(self.root)]
         argv += ["--backoff", "0.01", *(options or []), "--", *command]
         with open(self.base / "out", "ab") as out, open(self.base / "err", "ab") as err:
-            self.process = subprocess.Popen(argv, stdout=out, stderr=err, stdin=subprocess.DEVNULL, env=self.env)
+            self.started = subprocess.Popen(argv, stdout=out, stderr=err, stdin=subprocess.DEVNULL, env=self.env)
         return self
 
     def train(self, *words: str, options: List[str] | None = None) -> LocalJob:
         return self.start(sys.executable, str(TRAINER), *words, options=options)
 
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        assert self.started is not None
+        return self.started
+
     def wait(self) -> int:
-        assert self.process is not None
         until(lambda: self.process.poll() is not None, what=f"the end: {self.lines}", timeout=120)
-        assert not [line for line in self.lines if line.startswith("  File ") and "hyperpod_kit/job" in line], self.lines
+        traces = [line for line in self.lines if line.startswith("  File ") and "hyperpod_kit/job" in line]
+        assert not traces, self.lines
         return int(self.process.returncode)
 
     @property
@@ -78,7 +82,6 @@ class LocalJob:
         return len(list(self.root.glob("seq-*/MANIFEST.json")))
 
     def trainers(self) -> List[int]:
-        assert self.process is not None
         return [pid for pid in descendants.below(self.process.pid) if self._is_trainer(pid)]
 
     def _is_trainer(self, pid: int) -> bool:
@@ -92,7 +95,7 @@ class LocalJob:
         until(self.trainers, what="a trainer", timeout=60)
         before = self.checkpoints()
         until(lambda: self.checkpoints() > before, what="a checkpoint", timeout=60)
-        time.sleep(random.random() * 0.3)
+        until(lambda: random.random() < 0.1, what="a moment by chance")
         [trainer] = self.trainers()
         os.kill(trainer, signal.SIGKILL)
         until(lambda: trainer not in self.trainers(), what="its end", timeout=60)
@@ -106,7 +109,7 @@ class LocalJob:
 def job(tmp_path: Path) -> Any:
     made = LocalJob(tmp_path)
     yield made
-    if made.process is not None and made.process.poll() is None:
+    if made.started is not None and made.started.poll() is None:
         pids = descendants.below(made.process.pid)
         for pid in (made.process.pid, *pids):
             os.kill(pid, signal.SIGKILL)
@@ -118,7 +121,6 @@ def test_killed_again_and_again_it_goes_on_and_says_from_where(job: LocalJob) ->
     job.kill_trainer()
     job.kill_trainer()
     until(lambda: len((job.base / "out").read_text().splitlines()) == 3, what="a third attempt", timeout=60)
-    assert job.process is not None
     job.process.send_signal(signal.SIGINT)  # Ctrl-C
     assert job.wait() == 143
     assert job.classes() == ["crash", "crash", "cancelled"]
@@ -142,7 +144,6 @@ def test_killed_again_and_again_it_goes_on_and_says_from_where(job: LocalJob) ->
 def test_a_second_one_on_the_root_is_refused_by_name(job: LocalJob, tmp_path: Path) -> None:
     job.train(*ENDLESS)
     until(job.checkpoints, what="a checkpoint", timeout=60)
-    assert job.process is not None
     (tmp_path / "second").mkdir()
     second = LocalJob(tmp_path / "second")
     second.root = job.root
@@ -166,7 +167,6 @@ def test_a_new_run_closes_the_attempt_of_one_that_was_killed_itself(job: LocalJo
     job.train(*ENDLESS)
     until(job.checkpoints, what="a checkpoint", timeout=60)
     [trainer] = job.trainers()
-    assert job.process is not None
     job.process.kill()
     job.process.wait(60)
     until(lambda: not job._is_trainer(trainer), what="the end of a trainer without its `job run`", timeout=60)
@@ -205,7 +205,6 @@ def test_one_that_never_stops_asking_ends(job: LocalJob) -> None:
 def test_usr1_lets_it_save_and_end(job: LocalJob) -> None:
     job.train(*ENDLESS, "--every", "100000", "--save-on-usr1")
     until(lambda: '"rank"' in (job.base / "out").read_text(), what="the first step", timeout=60)
-    assert job.process is not None
     job.process.send_signal(signal.SIGUSR1)
     assert job.wait() == 75
     assert job.classes() == ["again"] and job.checkpoints() == 1
@@ -221,7 +220,7 @@ def test_what_the_command_leaves_behind_is_ended_with_it_and_agents_are_not(job:
     told = job.base / "pids"
     script = (
         f"setsid sleep 600 & echo $! >>{told}; "
-        f"setsid {sys.executable} -c 'import time; time.sleep(600)' hyperpod_kit.checkpoint.agent.agent_main & "
+        f"setsid {sys.executable} -c 'import signal; signal.pause()' hyperpod_kit.checkpoint.agent.agent_main & "
         f"echo $! >>{told}; sleep 1; kill -9 $$"
     )
     job.start("/bin/sh", "-c", script, options=["--max-restarts", "0"]).wait()

@@ -60,7 +60,8 @@ class JobEnvironment:
         if not job_id.raw:
             raise NotInAJob(
                 "this is not a Slurm job: SLURM_JOB_ID is not set",
-                hint="call `hyperpod-kit job run` inside the script that you give to sbatch",
+                hint="call `hyperpod-kit job run` inside the script that you give to sbatch; without Slurm: "
+                "hyperpod-kit job run --local",
             )
         groups = tuple(
             tuple(expand(env.get(f"SLURM_JOB_NODELIST_HET_GROUP_{offset}", "")))

@@ -164,6 +164,8 @@ class Patience:
                 self._heed("waiting for nodes to register with slurmctld")
                 continue
             if now >= end:
+                waited = describe_duration(self._options.controller_wait)
+                self._report("controller", f"slurmctld has not answered for {waited}; the step is started without it")
                 return nodes
             failures += 1
             self._report("controller", unanswered(failures, end - now))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import functools
 import os
+import signal
 import time
 from typing import Mapping
 
@@ -26,6 +27,7 @@ def main(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     proven = ProvenFiles(root, RunOptions(root, ()).state)
     try:
         if args.watch:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for `job run`, which ends this process
             proving_watch.watch(root, proven)
         elif args.part:
             index, tasks = int(env["SLURM_PROCID"]), int(env["SLURM_NTASKS"])

@@ -9,7 +9,6 @@ import argparse
 import os
 import shlex
 import shutil
-import sys
 from typing import TYPE_CHECKING, Optional, Sequence
 
 from hyperpod_kit.command_line.specs import CommandSpec, OptionSpec
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
     from hyperpod_kit.job.step.options import RunOptions
 
 _POLICY = RetryPolicy()
+
+_STDERR = 2
 
 
 def _hidden(flag: str, seconds: float) -> OptionSpec:
@@ -170,7 +171,7 @@ def _run_on_this_machine(args: argparse.Namespace) -> int:
     for flag, value in (("--nodes", args.nodes), ("--srun-args", args.srun_args)):
         if value:
             raise UsageError(f"{flag} with --local: there is one machine, and no srun", hint=f"leave {flag} away")
-    report = JobReport(sys.stderr.fileno(), is_json=args.json_lines)
+    report = JobReport(_STDERR, is_json=args.json_lines)
     env = environment_outside_of_slurm(os.environ)
     options = run_options_of(args, args.command)
     return JobSupervisor(options, env, scheduler=LocalMachine(LocalRunner()), report=report).run()

@@ -66,7 +66,10 @@ class BundledJob:
         script = self.place / "job.sbatch"
         script.write_text(
             f"#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=1 --auto-resume=1\n#SBATCH -o {self.place}/out\n"
-            f"exec /opt/hyperpod-kit/current/bin/hyperpod-kit job run --json-lines --checkpoint-root {self.root} -- "
+            # A bundle of an earlier release writes such lines, and does not know the option.
+            f'program="/opt/hyperpod-kit/current/bin/hyperpod-kit job run"\nlines=$($program --help | grep -om1 -e'
+            " --json-lines)\n"
+            f"exec $program $lines --checkpoint-root {self.root} -- "
             f"/usr/bin/python3 -I {TRAINER} --steps 100000 --pause 0.05\n"
         )
         self.id = slurm.sbatch(str(script), cwd=self.place)

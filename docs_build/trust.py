@@ -229,6 +229,7 @@ CLOUDS = frozenset(
         "delete-cluster",
         "validate-mounts",
         "diagnose",
+        "support-bundle",
         "users apply",
     }
 )

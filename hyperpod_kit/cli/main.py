@@ -72,6 +72,9 @@ SECTIONS = {
         "diagnose": CommandEntry(
             f"{_C}.nodes.diagnose_command:diagnose", "Why a node is not well, and what to do about it."
         ),
+        "support-bundle": CommandEntry(
+            f"{_C}.nodes.support_bundle_command:support_bundle", "One archive for a report of a fault, without secrets."
+        ),
     },
     "Users": {
         "users": CommandEntry(

@@ -74,6 +74,7 @@ ENTRIES: Dict[str, Absences] = {
     "delete-cluster": Absences(("{gone}.json --yes",), ("{config} --yes",)),
     "validate-mounts": CLUSTER,
     "diagnose": CLUSTER,
+    "support-bundle": Absences(("{gone}.json",), ("{config} --out {out}/s.tar.gz",)),
     "users": GROUP,
     "users apply": Absences(("{gone}.json",), ("{homes}",)),
     "users policy": CONFIG,

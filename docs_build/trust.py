@@ -228,6 +228,7 @@ CLOUDS = frozenset(
         "connect",
         "delete-cluster",
         "validate-mounts",
+        "fleet",
         "diagnose",
         "support-bundle",
         "users apply",

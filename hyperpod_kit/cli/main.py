@@ -69,6 +69,7 @@ SECTIONS = {
         "validate-mounts": CommandEntry(
             f"{_C}.nodes.mounts_command:validate_mounts", "Check every mount on every node."
         ),
+        "fleet": CommandEntry(f"{_C}.nodes.fleet_command:fleet", "Nodes, jobs and storage at one look."),
         "diagnose": CommandEntry(
             f"{_C}.nodes.diagnose_command:diagnose", "Why a node is not well, and what to do about it."
         ),

@@ -54,7 +54,7 @@ def parse_mount_report(text: str) -> SentReport:
             clean_one_line(raw.get("instance_id", "")),
             clean_one_line(raw.get("bundle_id", "")),
             _finite_number_or_raise(raw, "checked_at"),
-            tuple(_parse_mount_status(mount) for mount in mounts),
+            tuple(parse_mount_status(mount) for mount in mounts),
             tuple(clean_one_line(warning, WARNING) for warning in _strings_of_list(raw.get("warnings"))[:MOST_MOUNTS]),
             parse_slurm_findings(raw.get("slurm")),
         )
@@ -136,7 +136,7 @@ def _strings_of_list(value: Any) -> list[str]:
     return []
 
 
-def _parse_mount_status(raw: Mapping[str, Any]) -> MountStatus:
+def parse_mount_status(raw: Mapping[str, Any]) -> MountStatus:
     """Parse one mount; unknown fields are left out, for a node may run a newer bundle."""
     for key in ("name", "kind", "path", "state"):
         if not isinstance(raw[key], str):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Callable, Mapping, Optional, Sequence
@@ -15,18 +14,17 @@ from hyperpod_kit.config import effective
 from hyperpod_kit.config.load import check
 from hyperpod_kit.config.reading import document
 from hyperpod_kit.errors import ConfigError, HyperpodKitError
+from hyperpod_kit.remote.job_records import query_root
 from hyperpod_kit.remote.live_cluster import LiveCluster
-from hyperpod_kit.remote.report_parser import last_line_or_nothing_word, parse_json_after_banner
+from hyperpod_kit.remote.report_parser import parse_json_after_banner
 from hyperpod_kit.remote.support.archive import SupportArchive
 from hyperpod_kit.remote.support.node_files import NodeFiles, query_node_files
 from hyperpod_kit.remote.target import NodeTarget
-from hyperpod_kit.run import LocalRunner, Runner
+from hyperpod_kit.run import Runner
 
 MOST_NODES = 32
 """Nodes that are asked where none is named: the first of each instance group in turn."""
 MOST_EVENTS = 200
-ROOT_SECONDS = 60.0
-"""For the records of one checkpoint root."""
 PACKAGES = ("boto3", "botocore", "click", "jinja2", "paramiko", "PyYAML", "rich", "torch")
 
 ALWAYS_LEFT_OUT: Mapping[str, str] = {
@@ -125,25 +123,12 @@ def add_nodes(
 
 def add_job_records(archive: SupportArchive, number: int, root: str, on_a_node: Optional[Runner]) -> None:
     """Add what `job status` tells of a checkpoint root: from here, or from a node where it is not to be had here."""
-    command = ["job", "status", "--root", root, "--json"]
-    reasons = []
-    ways: list[tuple[str, Runner, list[str]]] = [
-        ("this machine", LocalRunner(), [sys.executable, "-m", "hyperpod_kit", *command])
-    ]
-    if on_a_node is not None:
-        ways.append(("a node", on_a_node, ["hyperpod-kit", *command]))
-        ways.append(("a node", on_a_node, ["sudo", "-n", "hyperpod-kit", *command]))
-    for place, runner, argv in ways:
-        try:
-            done = runner.run(argv, timeout=ROOT_SECONDS, check=False)
-            if done.returncode == 0:
-                status = parse_json_after_banner(done.stdout)
-                archive.add_value(f"jobs/root-{number}.json", status, f"job status --root {root}, on {place}")
-                return
-            reasons.append(f"{place}: {last_line_or_nothing_word(done.stderr, done.stdout)}")
-        except (HyperpodKitError, ValueError) as err:
-            reasons.append(f"{place}: {err}")
-    archive.leave_out(f"jobs on {root}", "; ".join(dict.fromkeys(reasons)))
+    reasons: list[str] = []
+    status = query_root(root, on_a_node, reasons)
+    if status is None:
+        archive.leave_out(f"jobs on {root}", "; ".join(reasons))
+    else:
+        archive.add_value(f"jobs/root-{number}.json", status, f"job status --root {root}")
 
 
 def add_what_is_always_left_out(archive: SupportArchive) -> None:

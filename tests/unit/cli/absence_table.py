@@ -73,6 +73,7 @@ ENTRIES: Dict[str, Absences] = {
     "connect": CLUSTER,
     "delete-cluster": Absences(("{gone}.json --yes",), ("{config} --yes",)),
     "validate-mounts": CLUSTER,
+    "fleet": Absences(("{gone}.json", "--notes {gone}"), ("{config}",)),
     "diagnose": CLUSTER,
     "support-bundle": Absences(("{gone}.json",), ("{config} --out {out}/s.tar.gz",)),
     "users": GROUP,

@@ -1,0 +1,156 @@
+"""fleet."""
+
+from __future__ import annotations
+
+import functools
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Callable, NoReturn, Optional
+
+import click
+
+from hyperpod_kit.cli.cluster.ssh_options import make_live_cluster, ssh_options
+from hyperpod_kit.cli.terminal.options import cluster_options, json_option, resolve_cluster
+from hyperpod_kit.cli.terminal.output import make_console, print_json, print_json_line, print_to_stderr, progress_bar
+from hyperpod_kit.errors import AwsError, ClusterError, Unreachable, UsageError
+
+if TYPE_CHECKING:
+    from hyperpod_kit.remote.fleet.fleet_view import FleetView
+    from hyperpod_kit.remote.target import SshSettings
+
+
+@click.command("fleet")
+@cluster_options
+@click.option("--root", "roots", multiple=True, metavar="ROOT", help="Steps of the jobs of a root too; repeatable.")
+@click.option("--html", "page", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write a page.")
+@click.option("--watch", type=click.FloatRange(1), metavar="SECONDS", help="Look again that often until Ctrl-C.")
+@click.option("--per-node", "each", is_flag=True, help="A row for each node instead of one for those that are alike.")
+@click.option(
+    "--save",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Keep the nodes' notes, a file for each node.",
+)
+@click.option(
+    "--notes",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Read notes that --save kept; no node and no AWS is asked.",
+)
+@functools.partial(ssh_options, timeout=15.0)
+@json_option
+def fleet(
+    config: Path,
+    cluster: Optional[str],
+    region: Optional[str],
+    roots: tuple[str, ...],
+    page: Optional[Path],
+    watch: Optional[float],
+    each: bool,
+    save: Optional[Path],
+    notes: Optional[Path],
+    ssh: SshSettings,
+    as_json: bool,
+) -> int:
+    """Nodes, jobs and storage of a cluster at one look, what is wrong first.
+
+    From what nodes publish already: the records of their health checks and devices, what their guard has seen of Slurm,
+    their metrics, and Slurm's queue. Nothing is checked anew and nothing is changed; `validate-mounts` looks at the
+    mounts now. A node that does not answer is silent; one whose checks have stopped is told apart from both. With
+    --root, steps and their rate are read from the records of a checkpoint root, here or on a node.
+
+    With --json and --watch, one line is one whole look.
+
+    Exit code 0 when no node, mount or job has a fault and every node answers, 1 when not, 3 when AWS does not answer.
+
+    \b
+    Examples:
+      hyperpod-kit fleet
+      hyperpod-kit fleet --root /fsx/runs/llama --html fleet.html
+      hyperpod-kit fleet --watch 10
+      hyperpod-kit fleet --save notes  # later, or elsewhere: hyperpod-kit fleet --notes notes
+    """
+    if notes is not None:
+        if watch is not None or save is not None:
+            raise UsageError("--notes reads what was kept once", hint="leave out --watch and --save")
+        view = _view_of_saved_notes(notes, cluster or "kept notes", roots)
+        _show(view, page, each, as_json)
+        return _exit_code(view)
+    from hyperpod_kit.remote.fleet.gathering import query_fleet
+    from hyperpod_kit.remote.fleet.node_notes import save_notes
+
+    live = make_live_cluster(resolve_cluster(config, cluster, region))
+
+    def look() -> FleetView:
+        bar = functools.partial(progress_bar, "asking nodes")
+        view, read = query_fleet(live, ssh, roots, print_to_stderr, bar, time.time)
+        if save is not None:
+            save_notes(save, read)
+        return view
+
+    view = look()
+    if watch is not None:
+        _watch(view, look, watch, lambda seen: _redraw(seen, page, each, as_json))
+    _show(view, page, each, as_json)
+    return _exit_code(view)
+
+
+def _view_of_saved_notes(directory: Path, cluster: str, roots: tuple[str, ...]) -> FleetView:
+    """Return the view at the time of the newest notes. Raises Absent."""
+    from hyperpod_kit.remote.fleet.fleet_view import build_fleet_view
+    from hyperpod_kit.remote.fleet.gathering import query_roots
+    from hyperpod_kit.remote.fleet.node_notes import read_saved_notes
+
+    not_known = ["Slurm's queue: these are notes that were kept"]
+    statuses = query_roots(roots, None, not_known)
+    return build_fleet_view(cluster, None, read_saved_notes(directory), (), statuses, not_known)
+
+
+def _watch(
+    view: FleetView, look: Callable[[], FleetView], seconds: float, redraw: Callable[[FleetView], None]
+) -> NoReturn:
+    """Draw looks without an end; one that fails is reported, and the next one is waited for."""
+    while True:
+        due = time.monotonic() + seconds
+        redraw(view)
+        time.sleep(max(0.0, due - time.monotonic()))
+        try:
+            view = look()
+        except (AwsError, ClusterError, Unreachable) as err:
+            print_to_stderr(f"could not look: {err.message}")
+
+
+def _show(view: FleetView, page: Optional[Path], each: bool, as_json: bool) -> None:
+    from hyperpod_kit.cli.views.fleet_tables import render_fleet_tables, summarize
+
+    _write_page(view, page)
+    if as_json:
+        print_json(view.to_dict())
+    else:
+        screen = make_console()
+        for part in render_fleet_tables(view, each):
+            screen.print(part)
+    print_to_stderr(summarize(view))
+
+
+def _redraw(view: FleetView, page: Optional[Path], each: bool, as_json: bool) -> None:
+    """Show a look in the place of the one before; to a pipe below it, with --json as a line."""
+    if as_json:
+        _write_page(view, page)
+        print_json_line(view.to_dict())
+        return
+    make_console().clear()
+    _show(view, page, each, as_json)
+
+
+def _write_page(view: FleetView, page: Optional[Path]) -> None:
+    if page is not None:
+        from hyperpod_kit.cli.views import fleet_html, html_page
+
+        html_page.write_html_page(page, fleet_html.render_fleet_html(view))
+
+
+def _exit_code(view: FleetView) -> int:
+    if view.healthy:
+        return 0
+    return 1

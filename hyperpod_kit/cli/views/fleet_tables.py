@@ -1,0 +1,231 @@
+"""`fleet` on a terminal: what is wrong, then nodes, jobs and storage as tables, the worst rows first."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Optional, Sequence
+
+from hyperpod_kit.cli.terminal.output import CELL, table_cell
+from hyperpod_kit.model.states import MountState
+from hyperpod_kit.remote.fleet.fleet_view import (
+    OLD_STATE,
+    FleetJob,
+    FleetNode,
+    FleetView,
+    Severity,
+    format_duration,
+)
+from hyperpod_kit.remote.reports.groups import format_shortened_hostlist
+from hyperpod_kit.untrusted.text import shortened
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+FEW = 12
+"""Nodes that have a row each; of more, those of one group that are alike have one row."""
+MOST_ROWS = 40
+"""Rows of one table; what is wrong stands first, and --json and --html have all."""
+STYLES = {Severity.FAULT: "bold red", Severity.SILENT: "bold magenta", Severity.WARNING: "yellow", Severity.WELL: ""}
+STATE_STYLES = {
+    MountState.OK: "green",
+    MountState.SLOW: "yellow",
+    MountState.HUNG: "bold red",
+    MountState.STALE: "bold magenta",
+    OLD_STATE: "dim",
+}
+WORDS = {Severity.FAULT: "fault", Severity.SILENT: "silent", Severity.WARNING: "warning", Severity.WELL: "well"}
+
+
+def render_fleet_tables(view: FleetView, each: bool) -> list[RenderableType]:
+    """Return what is printed, from top to bottom. `each`: a row for every node, however many."""
+    parts: list[RenderableType] = [_nodes_table(view, each)]
+    if view.jobs:
+        parts.append(_jobs_table(view))
+    if view.storage:
+        parts.append(_storage_table(view))
+    parts += [table_cell(f"not known: {line}", "yellow") for line in view.not_known]
+    return parts
+
+
+def summarize(view: FleetView) -> str:
+    """Return `3 nodes: 1 fault, 1 silent; 2 jobs: 1 with a fault`."""
+    counts = {severity: sum(node.severity is severity for node in view.nodes) for severity in Severity}
+    found = ", ".join(f"{count} {WORDS[severity]}" for severity, count in counts.items() if count)
+    sick = sum(job.severity is Severity.FAULT for job in view.jobs)
+    wrong = f", {sick} with a fault" if sick else ""
+    nodes, jobs = len(view.nodes), len(view.jobs)
+    return f"{nodes} node{'s' * (nodes != 1)}: {found or 'none'}; {jobs} job{'s' * (jobs != 1)}{wrong}"
+
+
+FOLDED = ("what is wrong", "lost to")
+"""Columns that take what room is left; no other is folded or cut on a terminal of 80 columns."""
+
+
+def _table(title: str, heads: Sequence[str]) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    grid = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for head in heads:
+        grid.add_column(head, overflow="fold", no_wrap=head not in FOLDED)
+    return grid
+
+
+def _lines_cell(lines: Sequence[str], style: str = "") -> Text:
+    """Return a cell with a line for each text, each cleaned for itself."""
+    from rich.text import Text
+
+    return Text("\n").join(table_cell(line, style) for line in lines)
+
+
+def _nodes_table(view: FleetView, each: bool) -> Table:
+    grid = _table(
+        f"nodes of {view.cluster}, {time.strftime('%H:%M:%S', time.localtime(view.at))}",
+        ("node", "what is wrong", "mounts", "devices", "job", "here for"),
+    )
+    rows = _rows_of_nodes(view.nodes, each)
+    for nodes in rows[:MOST_ROWS]:
+        _add_node_row(grid, nodes, view.at)
+    if len(rows) > MOST_ROWS:
+        rest = sum(len(nodes) for nodes in rows[MOST_ROWS:])
+        grid.add_row(table_cell(f"{rest} more", "dim"), table_cell("--json and --html have all", "dim"))
+    return grid
+
+
+def _rows_of_nodes(nodes: Sequence[FleetNode], each: bool) -> list[list[FleetNode]]:
+    """Return the nodes of each row, in the view's order: one, or all that are alike."""
+    if each or len(nodes) <= FEW:
+        return [[node] for node in nodes]
+    rows: dict[tuple[object, ...], list[FleetNode]] = {}
+    for node in nodes:
+        states = tuple(sorted((cell.path, cell.state) for cell in node.mounts))
+        problems = tuple("".join(char for char in line if not char.isdigit()) for line in node.problems)
+        rows.setdefault((node.group, node.severity, states, problems, node.devices), []).append(node)
+    return list(rows.values())
+
+
+def _add_node_row(grid: Table, nodes: Sequence[FleetNode], at: float) -> None:
+    """Add a row for nodes that are alike."""
+    node = nodes[0]
+    names = [node.title, node.instance_id]
+    problems = list(node.problems) or ["-"]
+    if len(nodes) > 1:
+        names = [f"{len(nodes)} nodes", node.group]
+        problems.append(format_shortened_hostlist(member.title for member in nodes))
+    title = table_cell(names[0], STYLES[node.severity])
+    if names[1] != names[0]:
+        title.append("\n").append_text(table_cell(names[1], "dim"))
+    jobs = list(dict.fromkeys(job for member in nodes for job in member.jobs))
+    job_lines = jobs[:3]
+    if len(jobs) > 3:
+        job_lines.append(f"{len(jobs) - 3} more")
+    if node.step is not None and len(jobs) == 1:
+        job_lines.append(f"step {node.step}")
+    here = "-"
+    if node.since:
+        here = format_duration(at - node.since)
+    devices = "-"
+    if node.devices:
+        devices = "\n".join(node.devices)
+    grid.add_row(
+        title,
+        _lines_cell(problems, STYLES[node.severity]),
+        _mounts_cell(node),
+        _lines_cell(devices.split("\n")),
+        _lines_cell(job_lines or ["-"]),
+        here,
+    )
+
+
+def _mounts_cell(node: FleetNode) -> Text:
+    """Return how many mounts are in which state, those that do not serve first."""
+    from rich.text import Text
+
+    counts = Counter(cell.state for cell in node.mounts)
+    states = sorted(counts, key=lambda state: state == MountState.OK)
+    lines = [table_cell(f"{counts[state]} {state}", STATE_STYLES.get(state, "bold red")) for state in states]
+    return Text("\n").join(lines or [Text("-")])
+
+
+def _jobs_table(view: FleetView) -> Table:
+    grid = _table("jobs", ("job", "what is wrong", "step", "goodput", "lost to", "checkpoint"))
+    for job in view.jobs[:MOST_ROWS]:
+        title = table_cell(job.id, STYLES[job.severity])
+        title.append("\n").append_text(table_cell(shortened(f"{job.user} {job.name}".strip(), 18), "dim"))
+        wrong = "; ".join(job.problems) or job.state.lower() or "-"
+        grid.add_row(
+            title,
+            table_cell(wrong, STYLES[job.severity]),
+            _lines_cell(describe_step(job).split(", ")),
+            table_cell(describe_goodput(job)),
+            table_cell(describe_lost(job)),
+            _lines_cell(describe_checkpoint(job, view.at).split(", ")),
+        )
+    if len(view.jobs) > MOST_ROWS:
+        grid.add_row(table_cell(f"{len(view.jobs) - MOST_ROWS} more", "dim"))
+    return grid
+
+
+def describe_step(job: FleetJob) -> str:
+    """Return the step, and what one takes."""
+    if job.step is None:
+        return "?"
+    if job.step_seconds is None:
+        return str(job.step)
+    return f"{job.step}, {job.step_seconds:.3g} s each"
+
+
+def describe_goodput(job: FleetJob) -> str:
+    if job.goodput is None:
+        return "?"
+    return f"{job.goodput:.1%}"
+
+
+def describe_lost(job: FleetJob) -> str:
+    """Return the three causes that cost most, in hours of a GPU, and how many steps were done twice."""
+    causes = sorted(job.lost.items(), key=lambda entry: -entry[1])[:3]
+    parts = [f"{cause} {seconds / 3600:.1f} h" for cause, seconds in causes if seconds >= 180]
+    if job.lost_steps:
+        parts.append(f"{job.lost_steps} steps")
+    return ", ".join(parts) or "-"
+
+
+def describe_checkpoint(job: FleetJob, at: float) -> str:
+    if job.checkpoint_step is None:
+        return "?"
+    if job.checkpoint_at is None:
+        return f"step {job.checkpoint_step}"
+    return f"step {job.checkpoint_step}, {format_duration(at - job.checkpoint_at)} ago"
+
+
+def _storage_table(view: FleetView) -> Table:
+    grid = _table("storage", ("path", "kind", "nodes", "used", "fullest on"))
+    for row in view.storage[:MOST_ROWS]:
+        states = ", ".join(f"{count} {state}" for state, count in row.states.items())
+        grid.add_row(
+            table_cell(shortened(row.path, CELL), STYLES[row.severity]),
+            table_cell(row.kind),
+            table_cell(states),
+            table_cell(describe_share(row.share, row.used_bytes, row.free_bytes)),
+            table_cell(row.fullest if row.share is not None else "-"),
+        )
+    return grid
+
+
+def describe_share(share: Optional[float], used: int, free: int) -> str:
+    """Return `84 % of 1.2 TiB`."""
+    if share is None:
+        return "?"
+    return f"{int(share * 100)} % of {format_bytes(used + free)}"
+
+
+def format_bytes(count: int) -> str:
+    value, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.3g} {unit}"

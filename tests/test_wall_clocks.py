@@ -42,6 +42,9 @@ ALLOWED: Dict[str, Tuple[int, str]] = {
     "cli/views/actions_show.py": (1, "which part of a record a person sees"),
     "cli/cluster/events_command.py": (1, "which part of AWS's events a person sees"),
     "cli/cluster/list_commands.py": (1, SHOWN),
+    "cli/nodes/fleet_command.py": (1, "ages that a person sees; those of checks go by the node's own clock"),
+    "cli/nodes/support_bundle_command.py": (1, "the name of a file and what its manifest says; nothing is decided"),
+    "remote/fleet/node_notes.py": (1, "ages that a person sees, where a node has said no time of its own"),
     "hyperpod_rehearsal/cli/output.py": (1, SHOWN),
     "cli/storage/storage_audit_commands.py": (
         2,

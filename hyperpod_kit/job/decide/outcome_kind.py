@@ -65,7 +65,7 @@ class OutcomeKind(enum.Enum):
         "was warned by USR1 and has ended",
         "USR1 came before its end: the time limit, or preemption",
         LaunchEnd.REQUESTED,
-        "#0969da",
+        "#54aeff",
         is_handed_back=True,
     )
     CANCELLED = _Traits(
@@ -81,7 +81,7 @@ class OutcomeKind(enum.Enum):
         "was ended by Slurm, which has put the job back into the queue",
         "Slurm ended it and put the job back into the queue, and no node of it is known to be lost",
         LaunchEnd.REQUESTED,
-        "#0969da",
+        "#79c0a0",
         by_slurm=True,
     )
     UNKNOWN = _Traits(
@@ -89,7 +89,7 @@ class OutcomeKind(enum.Enum):
         "was ended, and nobody says why",
         "it was ended, and neither Slurm nor a node says why",
         LaunchEnd.LOST,
-        "#57606a",
+        "#953800",
         by_slurm=True,
     )
     NODE_LOST = _Traits(
@@ -104,7 +104,7 @@ class OutcomeKind(enum.Enum):
         "lost the checkpoint root",
         "the checkpoint root did not answer",
         LaunchEnd.LOST,
-        "#bc4c00",
+        "#0e8a8a",
     )
     STALL = _Traits(
         "stall",

@@ -9,13 +9,16 @@ import html
 import time as clock
 from typing import Dict, List, Sequence, Tuple
 
+from hyperpod_kit.job.base import axes
 from hyperpod_kit.job.base.durations import describe_duration
 from hyperpod_kit.job.goodput.cause import LABELS, TimeCause
 from hyperpod_kit.job.goodput.job_time import JobTime
 from hyperpod_kit.job.goodput.pieces import TimePiece
 from hyperpod_kit.job.goodput.time_table import TimeTable, percents, table_of
 
-WIDTH, LEFT_MARGIN, RIGHT_MARGIN, ROW = 960, 190, 130, 22
+WIDTH, LEFT_MARGIN, RIGHT_MARGIN, ROW = 960, 190, 170, 22
+LEAST_BAR = 3.0
+"""Width of a bar whose time is too short to be seen."""
 
 COLUMNS = WIDTH - LEFT_MARGIN - RIGHT_MARGIN
 """Columns of a picture, one unit wide each."""
@@ -60,7 +63,7 @@ def waterfall(table: TimeTable) -> str:
     for number, (cause, share) in enumerate(zip(causes, shares)):
         seconds = table.seconds[cause]
         x = _x(passed, table.total_seconds)
-        width = max(1.0, _x(passed + seconds, table.total_seconds) - x)
+        width = max(LEAST_BAR, _x(passed + seconds, table.total_seconds) - x)
         y = number * ROW
         marks.append(
             f'<text x="{LEFT_MARGIN - 8}" y="{y + 15}" text-anchor="end">{LABELS[cause]}</text>'
@@ -83,9 +86,10 @@ def gantt(time: JobTime) -> str:
         marks.append(f'<text x="{LEFT_MARGIN - 8}" y="{y + 15}" text-anchor="end">{html.escape(name[:28])}</text>')
         marks += [_block(piece, begin, end, y) for piece in _one_piece_per_column(pieces, begin, end)]
     height = len(rows) * ROW + 18
-    for part in range(5):
-        label = describe_duration((end - begin) * part / 4)
-        marks.append(f'<text x="{_x(part, 4):.1f}" y="{height - 4}" text-anchor="middle">{label}</text>')
+    for at, label in axes.clock_ticks(begin, end):
+        marks.append(
+            f'<text x="{_x(at - begin, end - begin):.1f}" y="{height - 4}" text-anchor="middle">{label}</text>'
+        )
     picture = _svg(height, "attempts by node", marks)
     if len(nodes) > NODES:
         picture += f"<p>and {len(nodes) - NODES} more nodes</p>"

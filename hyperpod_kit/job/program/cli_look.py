@@ -68,7 +68,11 @@ def _print_status_and_write_files(args: argparse.Namespace, job: str, root: str)
         written += _write_tensorboard_files_per_job(args.tensorboard, times, now)
     if args.html:
         written.append(args.html)
-        _write_page(args.html, status_page.page(_page_title(job, root), attempts, sums, now, sentences, times))
+        checkpoint = None
+        if saved.durable is not None:
+            checkpoint = saved.durable.step
+        document = status_page.page(_page_title(job, root), attempts, sums, now, sentences, times, checkpoint)
+        _write_page(args.html, document)
     if args.json:
         data = {
             "root": root,

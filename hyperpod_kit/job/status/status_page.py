@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import html
 import time
-from typing import List, Optional, Sequence
+from typing import List, NamedTuple, Optional, Sequence
 
+from hyperpod_kit.job.base import axes
 from hyperpod_kit.job.base.durations import describe_duration
 from hyperpod_kit.job.decide.outcome_kind import OutcomeKind
 from hyperpod_kit.job.goodput import pictures, show
@@ -18,10 +19,20 @@ from hyperpod_kit.job.status.attempt_table import (
     sentence,
 )
 from hyperpod_kit.job.status.timeline import NONE, UNFINISHED, JobAttempt, Totals
+from hyperpod_kit.slurm.hostlist import compress
+from hyperpod_kit.untrusted.text import clean_one_line
 
 WIDTH, HEIGHT, LEFT_MARGIN, BOTTOM = 960, 320, 64, 40
+LONGEST_NODES = 60
+"""Characters of a host list."""
 
-COLOURS = {**{kind.value: kind.colour for kind in OutcomeKind}, UNFINISHED: "#57606a"}
+COLOURS = {**{kind.value: kind.colour for kind in OutcomeKind}, UNFINISHED: "#bf3989"}
+"""Of the end of an attempt; what was done until then has the colour of steps."""
+STEPS, REDONE, IDLE = "#4ac26b", "#cf222e", "#8c959f"
+LEAST = 3.0
+"""Width and height of what is too short to be seen: a loss that costs little is one all the same."""
+LABELLED = 12
+"""Attempts with lost steps up to which each has its number beside it."""
 
 STYLE = """
 :root { color-scheme: light dark; }
@@ -41,11 +52,12 @@ def page(
     now: float,
     more: Sequence[str] = (),
     times: Sequence[JobTime] = (),
+    checkpoint: Optional[int] = None,
 ) -> str:
     """Return the HTML document.
 
     `now`: until when an attempt that still runs is drawn, Unix seconds; `more`: further paragraphs; `times`: what the
-    time of each job went into.
+    time of each job went into; `checkpoint`: the step of the newest durable one.
     """
     rows = "\n".join(_row(attempt, now) for attempt in attempts)
     return f"""<!DOCTYPE html>
@@ -55,10 +67,10 @@ def page(
 {"".join(f"<p>{html.escape(line)}</p>" for line in (f"As of {_moment(now)}", sentence(sums), *more))}
 {_pictures(times, now)}
 <h2>Steps over time</h2>
-{steps_over_time_svg(attempts, now)}
+{steps_over_time_svg(attempts, now, checkpoint)}
 <p class="key">{_colour_legend(attempts)}</p>
-<table><thead><tr><th>attempt</th><th>started</th><th class="n">took</th><th class="n">from step</th>
-<th class="n">reached</th><th class="n">lost</th><th>ended as</th><th>then</th></tr></thead>
+<table><thead><tr><th>attempt</th><th>started</th><th class="n">took</th><th>nodes</th><th>from checkpoint</th>
+<th class="n">from step</th><th class="n">reached</th><th class="n">lost</th><th>ended as</th><th>then</th></tr></thead>
 <tbody>
 {rows}
 </tbody></table>
@@ -84,55 +96,111 @@ def _pictures(times: Sequence[JobTime], now: float) -> str:
     return "\n".join(parts)
 
 
-def steps_over_time_svg(attempts: Sequence[JobAttempt], now: float) -> str:
+class _Scale(NamedTuple):
+    """Places in the picture of a time and of a step. `span`: seconds from `begin`; `top`: the highest step."""
+
+    begin: float
+    span: float
+    top: int
+
+    def x(self, when: float) -> float:
+        return round(LEFT_MARGIN + (when - self.begin) / self.span * (WIDTH - LEFT_MARGIN - 16), 1)
+
+    def y(self, step: int) -> float:
+        return round(HEIGHT - BOTTOM - step / self.top * (HEIGHT - BOTTOM - 24), 1)
+
+
+def steps_over_time_svg(attempts: Sequence[JobAttempt], now: float, checkpoint: Optional[int] = None) -> str:
     """Return a picture of steps over time, "" when no attempt has a step.
 
-    An attempt is a line from the step it resumed to the one it reached, dashed where that is not known.
+    An attempt is a line from the step it resumed to the one it reached, dashed where that is not known; the dot at its
+    end has the colour of how it ended. Below it stand the steps that were done again, and between two the time without
+    an attempt.
     """
     ran = [attempt for attempt in attempts if attempt.kind != NONE and attempt.step is not None]
     if not ran:
         return ""
     begin = ran[0].started
     span = max(1e-9, max(_end(attempt, now) for attempt in ran) - begin)
-    top = max(1, max(max(attempt.reached or 0, attempt.step or 0) for attempt in ran))
-
-    def x(when: float) -> float:
-        return round(LEFT_MARGIN + (when - begin) / span * (WIDTH - LEFT_MARGIN - 16), 1)
-
-    def y(step: int) -> float:
-        return round(HEIGHT - BOTTOM - step / top * (HEIGHT - BOTTOM - 16), 1)
-
-    marks: List[str] = []
-    for step in sorted({top * part // 4 for part in range(5)}):
+    steps = [max(attempt.reached or 0, attempt.step or 0) for attempt in ran]
+    scale = _Scale(begin, span, max(1, checkpoint or 0, *steps))
+    marks = _axis_marks(scale)
+    marks += [_idle_mark(scale, before, after, now) for before, after in zip(ran, ran[1:])]
+    if checkpoint is not None:
+        y = scale.y(checkpoint)
         marks.append(
-            f'<line x1="{LEFT_MARGIN}" x2="{WIDTH - 16}" y1="{y(step)}" y2="{y(step)}" stroke="#8883"/>'
-            f'<text x="{LEFT_MARGIN - 8}" y="{y(step) + 4}" text-anchor="end">{step}</text>'
+            f'<line x1="{LEFT_MARGIN}" x2="{WIDTH - 16}" y1="{y}" y2="{y}" stroke="#0969da" stroke-dasharray="2 4"/>'
+            f'<text x="{WIDTH - 16}" y="{y - 5}" text-anchor="end">newest checkpoint: step {checkpoint}</text>'
         )
-    for part in range(5):
-        when = begin + span * part / 4
-        anchor = "middle"
-        if part == 4:
-            anchor = "end"
-        marks.append(
-            f'<text x="{x(when)}" y="{HEIGHT - 16}" text-anchor="{anchor}">{describe_duration(when - begin)}</text>'
-        )
-    for attempt in ran:
-        step = attempt.step or 0
-        last, dash = step, ' stroke-dasharray="4 4"'
-        if attempt.reached is not None:
-            last, dash = attempt.reached, ""
-        colour = COLOURS.get(attempt.kind, COLOURS[UNFINISHED])
-        end = _end(attempt, now)
-        marks.append(
-            f"<g><title>{html.escape(f'{attempt.name}: {ending(attempt)}')}</title>"
-            f'<line x1="{x(attempt.started)}" y1="{y(step)}" x2="{x(end)}" y2="{y(last)}" stroke="{colour}" '
-            f'stroke-width="3" stroke-linecap="round"{dash}/>'
-            f'<circle cx="{x(end)}" cy="{y(last)}" r="4" fill="{colour}"/></g>'
-        )
+    has_labels = sum(1 for attempt in ran if attempt.lost) <= LABELLED
+    marks += [_attempt_mark(scale, attempt, now, has_labels) for attempt in ran]
     return (
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="steps over time">{"".join(marks)}'
         f'<text x="{LEFT_MARGIN}" y="12">step</text></svg>'
     )
+
+
+def _axis_marks(scale: _Scale) -> List[str]:
+    marks = []
+    for step in axes.number_ticks(scale.top):
+        y = scale.y(step)
+        marks.append(
+            f'<line x1="{LEFT_MARGIN}" x2="{WIDTH - 16}" y1="{y}" y2="{y}" stroke="#8883"/>'
+            f'<text x="{LEFT_MARGIN - 8}" y="{y + 4}" text-anchor="end">{step}</text>'
+        )
+    for at, label in axes.clock_ticks(scale.begin, scale.begin + scale.span):
+        x = scale.x(at)
+        marks.append(
+            f'<line x1="{x}" x2="{x}" y1="{HEIGHT - BOTTOM}" y2="{HEIGHT - BOTTOM + 5}" stroke="#888"/>'
+            f'<text x="{x}" y="{HEIGHT - 16}" text-anchor="{axes.anchor(x, WIDTH)}">{label}</text>'
+        )
+    return marks
+
+
+def _idle_mark(scale: _Scale, before: JobAttempt, after: JobAttempt, now: float) -> str:
+    """Return the time between two attempts, as wide as can be seen; "" where there is none."""
+    end = _end(before, now)
+    if before.ended is None or after.started <= end:
+        return ""
+    x = scale.x(end)
+    width = max(LEAST, scale.x(after.started) - x)
+    return (
+        f'<rect x="{x}" y="24" width="{width:.1f}" height="{HEIGHT - BOTTOM - 24}" fill="{IDLE}" fill-opacity="0.4">'
+        f"<title>no attempt: {describe_duration(after.started - end)}</title></rect>"
+    )
+
+
+def _attempt_mark(scale: _Scale, attempt: JobAttempt, now: float, has_label: bool) -> str:
+    step = attempt.step or 0
+    last, dash = step, ' stroke-dasharray="4 4"'
+    if attempt.reached is not None:
+        last, dash = attempt.reached, ""
+    end = _end(attempt, now)
+    x, y = scale.x(end), scale.y(last)
+    tooltip = f"{attempt.name}: {ending(attempt)}; on {_nodes_text(attempt) or 'unknown nodes'}"
+    lost = ""
+    if attempt.lost:
+        height = max(LEAST, scale.y(max(0, last - attempt.lost)) - y)
+        lost = (
+            f'<rect x="{x - LEAST / 2}" y="{y}" width="{LEAST}" height="{height:.1f}" fill="{REDONE}">'
+            f"<title>{attempt.lost} steps done again</title></rect>"
+        )
+        if has_label:
+            lost += f'<text x="{x}" y="{y - 8}" text-anchor="{axes.anchor(x, WIDTH)}">-{attempt.lost}</text>'
+    return (
+        f"<g><title>{html.escape(tooltip)}</title>"
+        f'<line x1="{scale.x(attempt.started)}" y1="{scale.y(step)}" x2="{x}" y2="{y}" stroke="{STEPS}" '
+        f'stroke-width="3" stroke-linecap="round"{dash}/>{lost}'
+        f'<circle cx="{x}" cy="{y}" r="4" fill="{COLOURS.get(attempt.kind, COLOURS[UNFINISHED])}"/></g>'
+    )
+
+
+def _nodes_text(attempt: JobAttempt) -> str:
+    """Return the nodes of an attempt as a host list, with those that were lost."""
+    text = clean_one_line(compress(attempt.nodes), LONGEST_NODES)
+    if attempt.nodes_lost:
+        text += f"; lost {clean_one_line(compress(attempt.nodes_lost), LONGEST_NODES)}"
+    return text
 
 
 def _end(attempt: JobAttempt, now: float) -> float:
@@ -144,13 +212,27 @@ def _end(attempt: JobAttempt, now: float) -> float:
 
 
 def _colour_legend(attempts: Sequence[JobAttempt]) -> str:
-    kinds = list(dict.fromkeys(attempt.kind for attempt in attempts if attempt.kind in COLOURS))
-    return "".join(f'<span><i style="background:{COLOURS[kind]}"></i> {kind}</span>' for kind in kinds)
+    """Return what the colours mean: of lines, and of the dots at their ends."""
+    shown = [("steps", STEPS)]
+    if any(attempt.lost for attempt in attempts):
+        shown.append(("steps done again", REDONE))
+    if any(attempt.gap for attempt in attempts):
+        shown.append(("no attempt", IDLE))
+    kinds = dict.fromkeys(attempt.kind for attempt in attempts if attempt.kind in COLOURS)
+    shown += [(f"ended as {kind}" if kind != UNFINISHED else kind, COLOURS[kind]) for kind in kinds]
+    return "".join(f'<span><i style="background:{colour}"></i> {name}</span>' for name, colour in shown)
 
 
 def _moment(at: float) -> str:
     """Return a time with its time zone: others read the page elsewhere."""
     return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(at))
+
+
+def _source_text(attempt: JobAttempt) -> str:
+    """Return the checkpoint that an attempt started from, and where its ranks had it."""
+    if attempt.source and attempt.tier:
+        return f"{attempt.source} ({attempt.tier})"
+    return attempt.source or ""
 
 
 def _row(attempt: JobAttempt, now: float) -> str:
@@ -174,6 +256,8 @@ def _row(attempt: JobAttempt, now: float) -> str:
                 cell(attempt.name),
                 cell(when),
                 cell(duration, True),
+                cell(_nodes_text(attempt)),
+                cell(_source_text(attempt)),
                 cell(attempt.step, True),
                 cell(reached_step_text(attempt, now), True),
                 cell(lost_steps_text(attempt), True),

@@ -14,8 +14,8 @@ from typing import Any, Iterable, Mapping, Optional, Sequence
 from hyperpod_kit.cluster.nodes import slurm_node_name
 from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.states import STATES, MountState
-from hyperpod_kit.remote.fleet.metric_lines import JobSeries, lost_seconds, parse_job_series
 from hyperpod_kit.remote.fleet.node_notes import NodeNotes, object_or_none
+from hyperpod_kit.remote.metric_lines import PublishedJob, lost_seconds, parse_job_series
 from hyperpod_kit.remote.report_parser import parse_mount_status, parse_slurm_findings
 from hyperpod_kit.slurm.hostlist import expand
 from hyperpod_kit.slurm.job_id import JobId
@@ -177,7 +177,7 @@ def build_fleet_view(
     """Build the view. `at`: Unix seconds, None for when the newest notes were read; `notes`: taken one after the other;
     `queue`: records of squeue with FIELDS; `roots`: what
     `job status --json` told of each root."""
-    series: dict[str, JobSeries] = {}
+    series: dict[str, PublishedJob] = {}
     nodes = []
     read_at = 0.0
     for node_notes in notes:
@@ -390,7 +390,7 @@ def _queued_job(record: Mapping[str, str]) -> Optional[FleetJob]:
     )
 
 
-def _with_series(job: FleetJob, series: JobSeries) -> FleetJob:
+def _with_series(job: FleetJob, series: PublishedJob) -> FleetJob:
     job = replace(
         job,
         goodput=series.goodput,

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 
-from hyperpod_kit.errors import Absent, HyperpodKitError, UsageError
+from hyperpod_kit.errors import Absent, HyperpodKitError, Unreachable, UsageError
 from hyperpod_kit.remote.connect.fan_out import query_all, reason_to_skip
 from hyperpod_kit.remote.diagnosis.diagnose import STATUS
 from hyperpod_kit.remote.report_parser import last_line_or_nothing_word
@@ -24,6 +24,7 @@ from hyperpod_kit.system import atomic_file
 from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_kit.untrusted.files import read_small_regular_file
 from hyperpod_kit.untrusted.parse import parse_json_object
+from hyperpod_kit.untrusted.terminal import json_text_without_nan
 from hyperpod_kit.untrusted.text import clean_one_line
 
 FORMAT = "hpk-node-notes/1"
@@ -39,9 +40,11 @@ MOST = 128 << 10
 
 @dataclass(frozen=True)
 class NodeNotes:
-    """What one node published. `launched`: when AWS began it, as AWS says; `read_at`: when it was read, Unix seconds;
-    `files`: name -> text of `clock`, `health`, `devices`, `slurm`, `status`, `metrics`; `error`: why there is
-    nothing."""
+    """What one node published.
+
+    `launched`: when AWS began it, as AWS says; `read_at`: when it was read, Unix seconds, 0.0 where it was not; `files`:
+    name -> text of `clock`, `health`, `devices`, `slurm`, `status`, `metrics`; `error`: why there is nothing.
+    """
 
     target: NodeTarget
     launched: str = ""
@@ -98,31 +101,34 @@ def query_notes(
     """Query all targets at once, in their order. `launched`: instance id -> when AWS began it."""
 
     def query_one(target: NodeTarget) -> NodeNotes:
-        began = launched.get(target.instance_id, "")
+        notes = NodeNotes(target, launched.get(target.instance_id, ""))
         skipped = reason_to_skip(target)
         if skipped:
-            return NodeNotes(target, began, time.time(), error=skipped.error)
-        mark = f"@{os.urandom(16).hex()}@"
+            return replace(notes, error=skipped.error)
         try:
-            script = make_script(mark, textfiles)
-            done = connect(target).run(["/bin/sh", "-c", script], timeout=timeout, check=False)
-            return NodeNotes(target, began, time.time(), parse_files(done.stdout, mark))
+            return replace(notes, files=_query_files(connect(target), textfiles, timeout), read_at=time.time())
         except HyperpodKitError as err:
-            return NodeNotes(target, began, time.time(), error=err.message)
-        except ValueError:
-            error = f"its answer cannot be read: {last_line_or_nothing_word(done.stdout, done.stderr)}"
-            return NodeNotes(target, began, time.time(), error=error)
+            return replace(notes, error=err.message)
         except Exception as err:  # whatever one node says, the others are told of
             error = f"its answer cannot be read: {type(err).__name__}: {clean_one_line(err)}"
-            return NodeNotes(target, began, time.time(), error=error)
+            return replace(notes, error=error)
 
     return query_all(list(targets), query_one, progress)
 
 
+def _query_files(runner: Runner, textfiles: str, timeout: float) -> dict[str, str]:
+    """Query one node. Raises Unreachable for what is no answer of the script, RunError, AwsError."""
+    mark = f"@{os.urandom(16).hex()}@"
+    done = runner.run(["/bin/sh", "-c", make_script(mark, textfiles)], timeout=timeout, check=False)
+    try:
+        return parse_files(done.stdout, mark)
+    except ValueError:
+        words = last_line_or_nothing_word(done.stdout, done.stderr)
+        raise Unreachable(f"its answer is not that of the question: {words}") from None
+
+
 def save_notes(directory: Path, notes: Sequence[NodeNotes]) -> None:
     """Write a file for each node into a directory, which is made. Raises UsageError."""
-    from hyperpod_kit.untrusted.terminal import json_text_without_nan
-
     try:
         by_descriptor.make_directories(directory)
         for node_notes in notes:

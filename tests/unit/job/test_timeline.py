@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from hyperpod_kit.environment import HPK_PROGRESS
+from hyperpod_kit.job.base import axes
 from hyperpod_kit.job.records import job_index, ledger
 from hyperpod_kit.job.status import attempt_table, status_page, timeline
 from hyperpod_kit.slurm import progress
@@ -125,6 +126,39 @@ def test_the_page_is_one_whole_file_and_escapes_what_it_shows() -> None:
     assert "http" not in text and "<script" not in text
     places = [(float(line.get("x1", "")), float(line.get("x2", ""))) for line in body.findall(".//g/line")]
     assert all(left <= right for left, right in places)
+
+
+def test_the_picture_shows_what_was_lost_however_little_and_names_nodes_and_checkpoints() -> None:
+    run = {"job": "7", "restart": 0}
+    long = [
+        {"t": 1.8e9, **run, "event": "attempt", "attempt": "7.0.0", "step": 0, "nodes": ["n1", "n2"]},
+        {"t": 1.8e9 + 43200, **run, "event": "ended", "attempt": "7.0.0", "class": "crash", "seconds": 43200.0},
+        {"t": 1.8e9 + 43260, **run, "event": "attempt", "attempt": "7.0.1", "from": "seq-9", "step": 99990},
+    ]
+    long[1]["reached"], long[2]["nodes"] = 100000, ["n1", "n3"]
+    found = timeline.fill_in_lost_steps_and_gaps(timeline.of_rows(long))
+    text = status_page.page("Job 7", found, timeline.totals(found, 0.0), 1.8e9 + 54852, checkpoint=100500)
+    body = ElementTree.fromstring(status_page.steps_over_time_svg(found, 1.8e9 + 54852, 100500))
+    lines = [line.get("stroke") for line in body.findall("g/line")]
+    assert lines == [status_page.STEPS] * 2, "a productive attempt is not drawn as how it ended"
+    assert next(dot.get("fill") for dot in body.iter("circle")) == status_page.COLOURS["crash"]
+    sizes = {mark.get("fill"): mark for mark in body.iter("rect")}
+    assert float(sizes[status_page.REDONE].get("height", "")) >= 3 <= float(sizes[status_page.IDLE].get("width", ""))
+    labels = ["".join(label.itertext()) for label in body.iter("text")]
+    assert "newest checkpoint: step 100500" in labels and "-10" in labels
+    assert [label for label in labels if label.endswith(":00")], "round times of day"
+    assert "<td>n[1-2]</td>" in text and "<td>seq-9</td>" in text
+
+
+def test_no_two_ends_have_one_colour() -> None:
+    assert len(set(status_page.COLOURS.values())) == len(status_page.COLOURS)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.5, 59.0, 3600.0, 54852.0, 40 * 86400.0])
+def test_ticks_are_few_round_and_inside(seconds: float) -> None:
+    ticks = axes.clock_ticks(1.8e9 + 7, 1.8e9 + 7 + seconds)
+    assert 1 <= len(ticks) <= 7 and all(1.8e9 + 7 <= at <= 1.8e9 + 7 + seconds for at, _ in ticks)
+    assert [axes.number_ticks(top)[-1] for top in (1, 7, 130, 99999)] == [1, 6, 100, 80000]
 
 
 def test_a_rank_tells_how_far_it_came_from_any_depth() -> None:

@@ -23,8 +23,8 @@ from hyperpod_kit.node.devices.findings import Cure, DeviceFinding
 from hyperpod_kit.node.devices.record import DeviceRecord
 from hyperpod_kit.node.health.record import HealthRecord
 from hyperpod_kit.remote.fleet.fleet_view import FORMAT, FleetView, Severity, build_fleet_view
-from hyperpod_kit.remote.fleet.metric_lines import parse_job_series
 from hyperpod_kit.remote.fleet.node_notes import NodeNotes, make_script, parse_files, read_saved_notes, save_notes
+from hyperpod_kit.remote.metric_lines import parse_job_series
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.slurm.findings import GuardRecord, SlurmFinding
 from tests.support.aws import as_client

@@ -20,7 +20,7 @@ _REDONE = "twice"
 
 
 @dataclass
-class JobSeries:
+class PublishedJob:
     """What a node publishes of one job; None for what it does not. `spent`: cause -> GPU-seconds."""
 
     goodput: Optional[float] = None
@@ -32,9 +32,9 @@ class JobSeries:
     spent: dict[str, float] = field(default_factory=dict)
 
 
-def parse_job_series(text: str) -> dict[str, JobSeries]:
+def parse_job_series(text: str) -> dict[str, PublishedJob]:
     """Return job id -> its series; whatever is no such line is passed over."""
-    jobs: dict[str, JobSeries] = {}
+    jobs: dict[str, PublishedJob] = {}
     for line in text.splitlines():
         match = _LINE.fullmatch(line.strip())
         if match is None:
@@ -44,11 +44,11 @@ def parse_job_series(text: str) -> dict[str, JobSeries]:
         job = labels.get("job_id", "")
         if value is None or not _JOB.fullmatch(job) or (job not in jobs and len(jobs) >= MOST_JOBS):
             continue
-        _take(jobs.setdefault(job, JobSeries()), match[1], labels, value)
+        _take(jobs.setdefault(job, PublishedJob()), match[1], labels, value)
     return jobs
 
 
-def _take(series: JobSeries, name: str, labels: dict[str, str], value: float) -> None:
+def _take(series: PublishedJob, name: str, labels: dict[str, str], value: float) -> None:
     if name == "job_goodput_ratio":
         series.goodput = min(1.0, max(0.0, value))
     elif name == "job_attempts":

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from hyperpod_kit.remote.fleet.fleet_view import FleetView
     from hyperpod_kit.remote.target import SshSettings
 
+_sleep = time.sleep
+
 
 @click.command("fleet")
 @cluster_options
@@ -113,7 +115,7 @@ def _watch(
     while True:
         due = time.monotonic() + seconds
         redraw(view)
-        time.sleep(max(0.0, due - time.monotonic()))
+        _sleep(max(0.0, due - time.monotonic()))
         try:
             view = look()
         except (AwsError, ClusterError, Unreachable) as err:

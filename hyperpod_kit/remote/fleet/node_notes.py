@@ -42,8 +42,8 @@ MOST = 128 << 10
 class NodeNotes:
     """What one node published.
 
-    `launched`: when AWS began it, as AWS says; `read_at`: when it was read, Unix seconds, 0.0 where it was not; `files`:
-    name -> text of `clock`, `health`, `devices`, `slurm`, `status`, `metrics`; `error`: why there is nothing.
+    `launched`: when AWS began it, as AWS says; `read_at`: when it was read, Unix seconds, 0.0 where it was not;
+    `files`: name -> text of `clock`, `health`, `devices`, `slurm`, `status`, `metrics`; `error`: why there is nothing.
     """
 
     target: NodeTarget

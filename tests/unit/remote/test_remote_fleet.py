@@ -321,6 +321,23 @@ def test_fleet_as_an_admin_types_it(
     assert "3 nodes: 1 silent, 2 well" in captured.err and "no answer" in captured.out
 
 
+def test_watch_draws_again_until_ctrl_c(
+    network: Network, nodes: Nodes, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes.addresses = [network.node(node_answer).address]
+    pauses: List[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("hyperpod_kit.cli.nodes.fleet_command._sleep", pause)
+    assert run_command_line(["fleet", str(EXAMPLE), "--watch", "1", "--json", *ssh(network)]) == 130
+    looks = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(looks) == 3 and {look["format"] for look in looks} == {FORMAT}, "a line a look"
+
+
 if __name__ == "__main__":  # a page to look at
     shown = seen(notes(4, [mount("/fsx"), mount("/efs")]), queue=[queued("7", "ip-10-1-0-[1-3]")], roots=[STATUS])
     Path(sys.argv[1]).write_text(render_fleet_html(shown))

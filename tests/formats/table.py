@@ -84,6 +84,9 @@ class Format(NamedTuple):
 
 BY_TESTS = {
     "hpk-explain/1": "tests/unit/cli/test_cli_explain.py",
+    "hpk-fleet/1": "tests/unit/remote/test_remote_fleet.py",
+    "hpk-node-notes/1": "tests/unit/remote/test_remote_fleet.py",
+    "hpk-support/1": "tests/unit/remote/test_remote_support.py",
     # Of several files, or of libraries that this table does without: the bytes stand in those tests.
     "hpk-data/1": "tests/unit/data/test_index.py",
     "hpkpart1": "tests/unit/data/test_index.py",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hyperpod_kit.errors import UsageError
-from hyperpod_kit.remote.support.scrub import Scrubber
+from hyperpod_kit.remote.scrub import Scrubber
 from hyperpod_kit.system import atomic_file
 from hyperpod_kit.untrusted.terminal import json_text_without_nan
 

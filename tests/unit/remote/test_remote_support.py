@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator
 import pytest
 
 from hyperpod_kit.cli.main import run_command_line
+from hyperpod_kit.remote.scrub import Scrubber
 from hyperpod_kit.remote.support import collecting
 from hyperpod_kit.remote.support.archive import SupportArchive
-from hyperpod_kit.remote.support.node_files import PARTS, make_script, parse_parts
-from hyperpod_kit.remote.support.scrub import Scrubber
+from hyperpod_kit.remote.support.collecting import PARTS, make_script, parse_parts
 from hyperpod_kit.remote.target import NodeTarget
 from tests.support.aws import as_client
 from tests.support.http import aws_json

@@ -79,9 +79,13 @@ class _Start:
         lost_count = max(0, self.reached - self.choice.step)
         if not lost_count:
             return "; no step is lost"
-        steps = "1 step is" if lost_count == 1 else f"{lost_count} steps are"
-        unless = "" if self.choice.stepped_back else ", unless memory has newer ones"
-        return f"; step {self.reached} was reached: {steps} done again{unless}"
+        steps = f"{lost_count} steps are"
+        if lost_count == 1:
+            steps = "1 step is"
+        sentence = f"; step {self.reached} was reached: {steps} done again"
+        if self.choice.stepped_back:
+            return sentence
+        return f"{sentence}, unless memory has newer ones"
 
 
 class AttemptRunner:

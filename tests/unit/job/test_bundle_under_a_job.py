@@ -66,7 +66,7 @@ class BundledJob:
         script = self.place / "job.sbatch"
         script.write_text(
             f"#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=1 --auto-resume=1\n#SBATCH -o {self.place}/out\n"
-            # A bundle of an earlier release writes such lines, and does not know the option.
+            # Not every bundle knows the option; such a one writes these lines without it.
             f'program="/opt/hyperpod-kit/current/bin/hyperpod-kit job run"\nlines=$($program --help | grep -om1 -e'
             " --json-lines)\n"
             f"exec $program $lines --checkpoint-root {self.root} -- "

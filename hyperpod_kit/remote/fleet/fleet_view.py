@@ -241,7 +241,10 @@ def _judge_files(node: FleetNode, notes: NodeNotes) -> FleetNode:
     warnings: list[str] = []
     checked_at = 0.0
     cells: tuple[MountCell, ...] = ()
-    if health is None:
+    finished_at = _number(status.get("finished_at"))
+    if health is None and finished_at and now - finished_at < OLD:
+        warnings.append("no health check yet: it was set up just now")
+    elif health is None:
         faults.append("no health check has left a record")
     else:
         checked_at = _number(health.get("checked_at"))
@@ -271,7 +274,7 @@ def _judge_files(node: FleetNode, notes: NodeNotes) -> FleetNode:
         problems=(*faults, *warnings),
         mounts=cells,
         devices=_device_counts(devices),
-        since=_number(status.get("finished_at")) or node.since,
+        since=finished_at or node.since,
         bundle_id=clean_one_line(status.get("bundle_id") or "", NAME),
         checked_at=checked_at,
     )

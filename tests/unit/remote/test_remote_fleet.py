@@ -161,6 +161,13 @@ def test_devices_and_slurm_are_among_what_is_wrong() -> None:
     )
 
 
+def test_a_node_that_was_set_up_just_now_has_no_fault() -> None:
+    young = {"clock": str(int(NOW)), "status": json.dumps({"ok": True, "finished_at": NOW - 14})}
+    old = {**young, "status": json.dumps({"ok": True, "finished_at": NOW - 3600})}
+    view = build_fleet_view("demo", NOW, [replace(notes(1), files=young), replace(notes(2), files=old)])
+    assert [node.severity for node in view.nodes] == [Severity.FAULT, Severity.WARNING]
+
+
 def test_a_job_has_its_step_rate_losses_and_checkpoint() -> None:
     queue = [queued("7", "ip-10-1-0-[1,3]"), queued("8", "", state="PENDING"), queued("9", "", state="COMPLETED")]
     by_notes = {job.id: job for job in seen(queue=queue).jobs}

@@ -30,7 +30,7 @@ def test_the_fleet_is_what_its_nodes_wrote(cluster: Driver, tmp_path: Path) -> N
         seen: Dict[str, Any] = cluster.data("fleet", str(CONFIG), "--save", str(notes), check=False)
         return seen
 
-    wait_until("health checks of all nodes", lambda: look()["healthy"], timeout=120)
+    wait_until("health checks of all nodes", lambda: all(node["mounts"] for node in look()["nodes"]), timeout=120)
     view = look()
     assert len(view["nodes"]) == 4 and all(node["name"].startswith("ip-") for node in view["nodes"]), view
     for node in view["nodes"]:

@@ -22,6 +22,8 @@ QUESTIONS = {
     "my node does not mount": "how-to/node-does-not-mount.html",
     "add an S3 bucket": "how-to/add-a-bucket.html",
     "resume after preemption": "how-to/after-preemption.html",
+    "upgrade": "how-to/upgrade.html",
+    "uninstall": "how-to/uninstall.html",
     "preemption": "how-to/after-preemption.html",
     "pyxis": "how-to/optional-steps.html",
     "docker": "how-to/containers.html",

@@ -67,6 +67,7 @@ MAY_IMPORT: Dict[str, Set[str]] = {
         "exit_codes",
         "model",
         "run",
+        "s3",
         "signing",
         "slurm",
         "system",

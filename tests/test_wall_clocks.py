@@ -117,6 +117,7 @@ ALLOWED: Dict[str, Tuple[int, str]] = {
     ),
     "node/slurm/munge.py": (2, PACED),
     "node/slurm/controller.py": (1, "part of a name"),
+    "node/slurm/take_back.py": (1, "part of a name"),
     "node/slurm/state.py": (2, "part of a name; a state saved in the future is for a person to choose"),
     "node/slurm/worker.py": (
         2,
@@ -129,6 +130,8 @@ ALLOWED: Dict[str, Tuple[int, str]] = {
     ),
     "remote/diagnosis/cluster_diagnosis.py": (1, "which part of AWS's events a person sees"),
     "remote/reports/fleet_status.py": (1, SHOWN),
+    "remote/rollout/record.py": (1, SHOWN),
+    "remote/rollout/mount_check.py": (1, "how old a report is; that the clocks differ is told"),
     "remote/reports/validate_mounts.py": (1, "how old a report is; that the clocks differ is told"),
     "signing/chain.py": (1, SIGNED),
     "storage/alerts/outbox.py": (1, "since when an alert stands, for its words; none is sent earlier or later for it"),

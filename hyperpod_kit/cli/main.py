@@ -44,6 +44,7 @@ SECTIONS = {
         "update-software": CommandEntry(
             f"{_C}.cluster.software_command:update_software", "Give nodes a newer AMI; they are set up anew."
         ),
+        "rollout": CommandEntry(f"{_C}.cluster.rollout_commands:rollout", "A bundle to nodes that run, and back."),
         "wait": CommandEntry(f"{_C}.cluster.cluster_commands:wait", "Wait until every node runs."),
         "describe-cluster": CommandEntry(
             f"{_C}.cluster.cluster_commands:describe_cluster", "Status, groups and failures."

@@ -19,6 +19,10 @@ from hyperpod_kit.slurm.job_id import JobId, het_component_count
 COMMENT_MARK = "hpk:auto-resume="
 """How `job submit` writes the choice into the job's comment, where a cluster without the plugin keeps it."""
 
+STEP_FAMILY = "hpk."
+"""How the names of all steps of `job run` begin. Those of builds before 0.1.0 begin with `hpk-`, and such a `job run`
+ends every step whose name does."""
+
 AWAY_MARK = "hpk:elsewhere"
 """In the job's comment: this run ended itself because its host alone lost the checkpoint root; to be queued again."""
 

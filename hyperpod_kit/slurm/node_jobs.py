@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Set, Tuple
 
 from hyperpod_kit.errors import RunError
-from hyperpod_kit.run import Runner
+from hyperpod_kit.run import Completed, Runner
 from hyperpod_kit.slurm import control, records
-from hyperpod_kit.slurm.environment import COMMENT_MARK
+from hyperpod_kit.slurm.environment import COMMENT_MARK, STEP_FAMILY
 from hyperpod_kit.slurm.hostlist import compress, expand
 from hyperpod_kit.slurm.job_states import HAS_NODES
 from hyperpod_kit.untrusted.text import clean_one_line
@@ -167,9 +167,28 @@ def _job_number_sort_key(job: str) -> Tuple[int, ...]:
     return tuple(int(part) for part in job.split("_"))
 
 
+def query_ids_of_jobs_that_save(runner: Runner) -> Set[str]:
+    """Query the ids of the jobs in which a `job run` has a step at work, which saves when it is asked. Raises
+    RunError."""
+    argv = ["squeue", "--local", "--all", "--steps", "--noheader", "--format=%i %j"]
+    done = runner.run(argv, timeout=records.DEADLINE, env=records.UNSET)
+    pairs = (line.split(None, 1) for line in done.stdout.splitlines())
+    return {pair[0].rpartition(".")[0] for pair in pairs if len(pair) == 2 and pair[1].startswith(STEP_FAMILY)}
+
+
+def ask_to_save_or_error_message(runner: Runner, job: NodeJob) -> Optional[str]:
+    """Have the batch script of a job, which is `job run`, save and queue itself again, as at its time limit; return
+    Slurm's error message where it refuses, else None."""
+    argv = ["scancel", "--batch", "--signal=USR1", job.id]
+    return _error_message_or_none(runner.run(argv, timeout=records.DEADLINE, check=False))
+
+
 def requeue_or_error_message(runner: Runner, job: NodeJob) -> Optional[str]:
     """Put a job back into the queue; return Slurm's error message where it refuses, else None."""
-    done = runner.run(["scontrol", "requeue", job.id], timeout=records.DEADLINE, check=False)
+    return _error_message_or_none(runner.run(["scontrol", "requeue", job.id], timeout=records.DEADLINE, check=False))
+
+
+def _error_message_or_none(done: Completed) -> Optional[str]:
     if done.returncode:
         return clean_one_line(done.stderr.strip() or done.stdout.strip(), 200)
     return None

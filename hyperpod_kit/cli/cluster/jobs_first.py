@@ -61,15 +61,23 @@ def drain_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class JobsFirst:
-    """The jobs on the nodes of a command. `listing_error`: why they could not be listed, "" when they were."""
+    """The jobs on the nodes of a command. `listing_error`: why they could not be listed, "" when they were;
+    `asks_to_save`: whether jobs of `job run` are asked to save before they are queued again."""
 
     def __init__(self, stack: ExitStack, ssh: SshSettings, when_idle: bool, drain: bool, seconds: float) -> None:
-        self._stack, self._ssh, self._drain, self._seconds = stack, ssh, drain, seconds
+        self._stack, self.ssh, self._drain, self._seconds = stack, ssh, drain, seconds
         self._runner: Optional[Runner] = None
         self._cluster: Optional[LiveCluster] = None
         self.is_requested = when_idle or drain
+        self.asks_to_save = False
         self.jobs: list[NodeJob] = []
         self.listing_error = ""
+
+    def ask_jobs_to_save(self) -> None:
+        """Have jobs asked to save and queued again. Raises UsageError where something else was asked for."""
+        if self.is_requested:
+            raise UsageError("--requeue asks jobs to save and queues them again: without --when-idle and --drain")
+        self.is_requested = self.asks_to_save = True
 
     def load_jobs_on_nodes(self, cluster: LiveCluster, node_names: Sequence[str]) -> None:
         """List the jobs on the nodes with these names in Slurm.
@@ -82,7 +90,7 @@ class JobsFirst:
             return
         self._cluster = cluster
         try:
-            self._runner = self._stack.enter_context(open_runner_for_slurm(cluster, self._ssh))
+            self._runner = self._stack.enter_context(open_runner_for_slurm(cluster, self.ssh))
             self.jobs = jobs_on(self._runner, node_names)
         except HyperpodKitError as err:
             if self.is_requested:
@@ -147,7 +155,9 @@ class JobsFirst:
         how = Vacating.WHEN_IDLE
         if self._drain:
             how = Vacating.DRAIN
-        with open_unsaved_snapshot_counter(self._cluster, self._ssh) as count_unsaved:
+        if self.asks_to_save:
+            how = Vacating.REQUEUE
+        with open_unsaved_snapshot_counter(self._cluster, self.ssh) as count_unsaved:
             return vacate(
                 self._runner, node_names, how, command_name, WaitLimit(self._seconds), print_to_stderr, count_unsaved
             )
@@ -161,7 +171,7 @@ class JobsFirst:
         print_to_stderr(f"waiting until {len(vacated.drained)} nodes are back")
         try:
             # The controller may have been restarted with them.
-            self._runner = self._stack.enter_context(open_runner_for_slurm(cluster, self._ssh))
+            self._runner = self._stack.enter_context(open_runner_for_slurm(cluster, self.ssh))
             undrain_after_restart(self._runner, vacated, WaitLimit(seconds), print_to_stderr)
         except HyperpodKitError as err:
             raise type(err)(

@@ -193,9 +193,11 @@ def _describe_how_to_replace_nodes(groups: Sequence[str], controller: str) -> st
     """Say how existing nodes come to a change that only new ones get."""
     ways = []
     if set(groups) - {controller}:
-        ways.append("hyperpod-kit replace-node for the nodes that are to have it")
+        ways.append(
+            "hyperpod-kit replace-node for the nodes that are to have it, or hyperpod-kit rollout start in place"
+        )
     if controller in groups:
-        ways.append(f"{controller} cannot be replaced: run the new bundle's entry script there by hand")
+        ways.append(f"{controller} cannot be replaced: hyperpod-kit rollout start brings it a bundle in place")
     return "; ".join(ways)
 
 

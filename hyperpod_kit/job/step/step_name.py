@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import secrets
 
-FAMILY = "hpk."
-"""How the names of all our steps begin. Those of builds before 0.1.0 begin with `hpk-`, and such a `job run` ends
-every step whose name does."""
+from hyperpod_kit.slurm.environment import STEP_FAMILY
 
-PROCESS_PREFIX = f"{FAMILY}{secrets.token_hex(4)}."
+PROCESS_PREFIX = f"{STEP_FAMILY}{secrets.token_hex(4)}."
 """How the names of this process's steps begin: an attempt's own name is the same in two `job run` of one allocation."""
 
 

@@ -125,6 +125,20 @@ NODE = GroupSpec(
             options=(OptionSpec("--log", "Lines are added to it; on another file system.", "FILE", is_required=True),),
             examples=("/fsx --log /var/lib/hyperpod-kit/audit.jsonl",),
         ),
+        CommandSpec(
+            "fetch",
+            "Fetch a bundle from S3: what a rollout runs.",
+            "hyperpod_kit.node.commands.fetch_bundle:fetch_bundle_command",
+            arguments=(ArgumentSpec("uri", "URI"), ArgumentSpec("directory", "DIRECTORY")),
+            examples=("s3://BUCKET/PREFIX /root/new",),
+        ),
+        CommandSpec(
+            "uninstall",
+            "Take back what the kit put on this node.",
+            "hyperpod_kit.node.commands.uninstall:uninstall_command",
+            options=(OptionSpec("--dry-run", "Say what would go and what stays, change nothing."),),
+            examples=("--dry-run", ""),
+        ),
         CommandSpec("gate", "May a job start here? (Prolog)", f"{_MOUNTS}:prolog_gate_command"),
         CommandSpec(
             "ask",

@@ -114,6 +114,15 @@ def ensure_rules_and_reserve_ports(node: Node) -> bool:
     )
 
 
+def remove_rules(node: Node) -> None:
+    """Take the rules of the configuration away again, with either tool; what is not there is fine."""
+    if _is_program_present(node, NFT):
+        node.runner.run(["nft", "--file", "-"], timeout=40, input=f"table inet {TABLE}\ndelete table inet {TABLE}\n")
+    for rule in _iptables_rules(expected_rules(node)):
+        if _is_program_present(node, f"/usr/sbin/{rule[0]}"):
+            node.runner.run([rule[0], "--wait", "20", "--delete", *rule[1:]], timeout=40, check=False)
+
+
 def are_rules_configured_and_settable(node: Node) -> bool:
     """Return whether rules are configured, and there is a tool to set them or nothing may run without."""
     expected = expected_rules(node)

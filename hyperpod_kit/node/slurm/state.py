@@ -246,20 +246,26 @@ def _copy_state_to_seed_directory(base: str, local_directory: str, user: pwd.str
     """Make a directory beside the state with a complete copy of `local_directory`, or empty, and return its
     path: one that was cut off is begun anew."""
     seed = f"{base}/slurmctld.seed-{machine}"  # another controller may be at it in the same moment
-    by_descriptor.remove_tree(seed, ignore_errors=True)
-    if local_directory:
-        by_descriptor.copy_tree(local_directory, seed)
+    copy_state(local_directory, seed, user)
+    return seed
+
+
+def copy_state(source: str, target: str, user: pwd.struct_passwd) -> None:
+    """Make `target` a complete copy of the directory `source`, or empty where that is "", of SlurmUser alone and on
+    disk; what lay there is deleted. slurmctld must not work on either."""
+    by_descriptor.remove_tree(target, ignore_errors=True)
+    if source:
+        by_descriptor.copy_tree(source, target)
     else:
-        by_descriptor.make_directory(seed)
-    for folder, _, files in os.walk(seed):
+        by_descriptor.make_directory(target)
+    for folder, _, files in os.walk(target):
         for path in (folder, *(f"{folder}/{name}" for name in files)):
             by_descriptor.set_owner(path, user.pw_uid, user.pw_gid)
-    by_descriptor.set_mode(seed, 0o700)
-    for entry in os.scandir(seed):
+    by_descriptor.set_mode(target, 0o700)
+    for entry in os.scandir(target):
         if entry.is_file(follow_symlinks=False):
             _fsync_path(entry.path)
-    _fsync_path(seed)
-    return seed
+    _fsync_path(target)
 
 
 def _replace_state_with_seed(base: str, local_directory: str, seed: str, now: float) -> str:

@@ -2,8 +2,9 @@
 
     --when-idle   no new job starts there; the command waits until those that run have ended by themselves
     --drain       the same, and jobs that Slurm may queue again are queued again at once; the others are waited for
+    --requeue     as --drain, but jobs of `job run` are asked to save first, and queue themselves again (rollout)
 
-Both wait as well until storage has what ended jobs left in the nodes' memory. Both are bounded, and undone when nothing
+All wait as well until storage has what ended jobs left in the nodes' memory. Both are bounded, and undone when nothing
 comes of it: the nodes take jobs again.
 """
 
@@ -22,6 +23,9 @@ from hyperpod_kit.slurm.control import LEAVING_REASON
 from hyperpod_kit.slurm.node_jobs import NodeJob as NodeJob
 from hyperpod_kit.system.wait import fixed_pause, poll_until
 
+SAVED_WITHIN = 180.0
+"""Seconds that a job has to save and to queue itself again, before Slurm is told to: the kit's own warning is 120."""
+
 PATIENCE = 10
 """Looks in a row at which Slurm may not answer before waiting ends."""
 
@@ -32,6 +36,7 @@ class Vacating(Enum):
     NOT = "not"
     WHEN_IDLE = "when-idle"
     DRAIN = "drain"
+    REQUEUE = "requeue"
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,9 @@ def vacate(
             hint="the user that logs in must be root, or become root by sudo without a password",
         ) from err
     try:
-        if how == Vacating.DRAIN:
+        if how == Vacating.REQUEUE:
+            _ask_jobs_to_save(runner, nodes, patience, report)
+        if how in (Vacating.DRAIN, Vacating.REQUEUE):
             _requeue_jobs_that_may_be(runner, nodes, patience, report)
         _wait_until_idle(runner, nodes, patience, report)
         _wait_until_captures_saved(nodes, patience, report, count_unsaved)
@@ -156,6 +163,40 @@ class _Queue:
             return None
         self._silent = 0
         return jobs
+
+
+def _ask_jobs_to_save(runner: Runner, nodes: Sequence[str], patience: WaitLimit, report: Callable[[str], None]) -> None:
+    """Ask the jobs of `job run` to save and to queue themselves again, and give them SAVED_WITHIN for that. Another job
+    would only be ended by the signal, and is not asked."""
+    queue = _Queue(runner, nodes)
+    asked = set()
+    try:
+        saving = node_jobs.query_ids_of_jobs_that_save(runner)
+    except (RunError, Unreachable) as err:
+        report(f"no job is asked to save: {err.message}")
+        return
+    for job in queue.query_jobs() or []:
+        if job.id not in saving or not job.requeues:
+            continue
+        refusal = node_jobs.ask_to_save_or_error_message(runner, job)
+        if refusal:
+            report(f"job {job.id} of {job.user} cannot be asked to save: {refusal}")
+            continue
+        asked.add(job.id)
+        report(f"job {job.id} of {job.user}: asked to save and to queue itself again")
+
+    def have_left() -> bool:
+        jobs = queue.query_jobs()
+        return jobs is not None and not asked.intersection(job.id for job in jobs)
+
+    poll_until(
+        have_left,
+        bool,
+        fixed_pause(patience.interval),
+        seconds=min(patience.seconds, SAVED_WITHIN),
+        clock=patience.clock,
+        sleep=patience.sleep,
+    )
 
 
 def _requeue_jobs_that_may_be(

@@ -26,6 +26,7 @@ class QueuedJob:
     state: str = "RUNNING"
     requeue: str = "1"
     comment: str = ""
+    step: str = ""
 
 
 @dataclass
@@ -34,7 +35,8 @@ class SlurmQueue(AnsweringRunner):
 
     `nodes`: name -> reason for which it is drained, "" for none. `captures`: name -> captures in its memory, None for a
     node that does not answer. `before` is called before each look at the queue, `before_count` before each look at the
-    captures. `silent`: why no way leads to Slurm, "" when one does.
+    captures. `silent`: why no way leads to Slurm, "" when one does. `deaf`: jobs that do not
+    save when they are asked.
     """
 
     nodes: Dict[str, str]
@@ -44,6 +46,7 @@ class SlurmQueue(AnsweringRunner):
     before: Callable[[], object] = lambda: None
     silent: str = ""
     refuses: str = ""
+    deaf: Sequence[str] = ()
     orders: List[str] = field(default_factory=list)
     served_since: str = "2026-11-26T10:00:00"
     target: str = "controller"
@@ -53,9 +56,15 @@ class SlurmQueue(AnsweringRunner):
         return Completed(tuple(argv), code, "" if code else printed, printed if code else "")
 
     def _answer(self, argv: List[str], env: Mapping[str, Any]) -> tuple[int, str]:
+        if "--steps" in argv:
+            return 0, "".join(f"{job.id}.0 {job.step}\n" for job in self.jobs if job.step)
         if argv[0] == "squeue":
             self.before()
             return 0, "".join(self._printed(job, env["SQUEUE_FORMAT2"]) for job in self.jobs)
+        if argv[0] == "scancel":
+            self.orders.append(f"save {argv[-1]}")
+            self.jobs = [job for job in self.jobs if job.id != argv[-1] or job.id in self.deaf]
+            return 0, ""
         if argv[1] == "requeue":
             self.orders.append(f"requeue {argv[2]}")
             self.jobs = [job for job in self.jobs if job.id != argv[2]]

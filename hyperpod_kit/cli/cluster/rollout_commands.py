@@ -1,0 +1,413 @@
+"""rollout: the uploaded bundle to nodes that run, batch by batch, and the way back."""
+
+from __future__ import annotations
+
+import functools
+import getpass
+import secrets
+import socket
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Mapping, Sequence
+
+import click
+
+from hyperpod_kit.cli.cluster.jobs_first import JobsFirst, drain_options
+from hyperpod_kit.cli.cluster.ssh_options import make_live_cluster, ssh_options
+from hyperpod_kit.cli.terminal.confirm import require_confirmation
+from hyperpod_kit.cli.terminal.options import Cluster, config_argument, json_option
+from hyperpod_kit.cli.terminal.output import make_console, print_json, print_to_stderr, progress_bar
+from hyperpod_kit.errors import Absent, ClusterError, UsageError, WaitTimeout
+
+if TYPE_CHECKING:
+    from hyperpod_kit.aws.s3 import Bucket
+    from hyperpod_kit.bundle.render import Bundle
+    from hyperpod_kit.cli.views.rollout_show import RolloutReport
+    from hyperpod_kit.config.settings.settings import Settings
+    from hyperpod_kit.model.mounts.base import Mount
+    from hyperpod_kit.remote.diagnosis.installed_bundles import NodeBundle
+    from hyperpod_kit.remote.live_cluster import LiveCluster
+    from hyperpod_kit.remote.rollout.node_switch import WantedBundle
+    from hyperpod_kit.remote.rollout.record import RolloutRecord, RolloutRecords, RolloutState
+    from hyperpod_kit.remote.target import NodeTarget, SshSettings
+    from hyperpod_kit.run import Runner
+
+BY = 200
+"""Characters of who began a rollout."""
+
+
+@click.group()
+def rollout() -> None:
+    """The uploaded bundle to nodes that run, batch by batch, under their jobs or without; and the way back."""
+
+
+def rollout_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """CONFIG and the options of a command that switches nodes, which gets them as `request: RolloutRequest`."""
+
+    def with_request(
+        *,
+        config: Path,
+        nodes: tuple[str, ...],
+        batch: str,
+        dry_run: bool,
+        yes: bool,
+        as_json: bool,
+        first: JobsFirst,
+        requeue: bool,
+        **options: Any,
+    ) -> Any:
+        if requeue:
+            first.ask_jobs_to_save()
+        return command(request=RolloutRequest(config, nodes, batch, dry_run, yes, as_json, first), **options)
+
+    wrapped: Callable[..., Any] = functools.wraps(command)(with_request)
+    for option in (
+        json_option,
+        click.option("--yes", is_flag=True, help="Do not ask."),
+        click.option("--dry-run", is_flag=True, help="Only show the nodes, the batches and the jobs."),
+        click.option(
+            "--requeue",
+            is_flag=True,
+            help="As --drain, but ask jobs of `job run` to save first: they queue themselves again.",
+        ),
+        drain_options,
+        click.option(
+            "--batch",
+            default="10%",
+            show_default=True,
+            metavar="SIZE",
+            help="Nodes at a time, `2` or `10%`; one at least.",
+        ),
+        click.option("--node", "nodes", multiple=True, metavar="NODE", help="Only this node; may be given repeatedly."),
+        config_argument,
+    ):
+        wrapped = option(wrapped)
+    return wrapped
+
+
+@dataclass(frozen=True)
+class RolloutRequest:
+    """What was asked for on the command line."""
+
+    config: Path
+    nodes: tuple[str, ...]
+    batch: str
+    dry_run: bool
+    yes: bool
+    as_json: bool
+    first: JobsFirst
+
+
+@rollout.command()
+@rollout_options
+def start(request: RolloutRequest) -> int:
+    """Switch nodes to the bundle of the configuration, which `upload` has put into S3.
+
+    Compute nodes first, then login nodes, then controllers, one by one. Each node of a batch fetches the bundle with
+    its own role, verifies every byte, installs it beside the old one, and applies it; then its mounts are looked at.
+    Jobs go on meanwhile, with the bundle that they began with. --when-idle lets no new job start on the nodes of a
+    batch and waits until those that run there have ended; --requeue has those of `job run` save and queue
+    themselves again, and queues others again that Slurm may queue again; --drain does so at once with all.
+
+    A node that fails is put back to its old bundle, and the rollout stops after its batch: exit code 1. Typed again, it
+    goes on: nodes that have the bundle are left alone. NODE as for replace-node.
+
+    \b
+    Examples:
+      hyperpod-kit rollout start --dry-run
+      hyperpod-kit rollout start --batch 2
+      hyperpod-kit rollout start --requeue --batch 10% --yes
+    """
+    return _start(request, resumes=False)
+
+
+@rollout.command()
+@rollout_options
+def resume(request: RolloutRequest) -> int:
+    """Go on with a rollout that was paused. Options as for start.
+
+    \b
+    Examples:
+      hyperpod-kit rollout resume
+    """
+    return _start(request, resumes=True)
+
+
+@rollout.command()
+@config_argument
+def pause(config: Path) -> int:
+    """Have the rollout stop after the batch at work, whoever runs it, and keep others from starting it again.
+
+    \b
+    Examples:
+      hyperpod-kit rollout pause
+    """
+    scene = _load(config)
+    scene.records.set_pause(True)
+    print_to_stderr("no further batch begins; next: hyperpod-kit rollout status, hyperpod-kit rollout resume")
+    return 0
+
+
+@rollout.command()
+@rollout_options
+def undo(request: RolloutRequest) -> int:
+    """Switch nodes back to the bundle that each had before the rollout. Options as for start.
+
+    Controllers go first. A rollout that is at work ends after its batch. The old bundle is still on the nodes; where
+    somebody has removed it, it is fetched again.
+
+    \b
+    Examples:
+      hyperpod-kit rollout undo --dry-run
+      hyperpod-kit rollout undo --yes
+    """
+    from hyperpod_kit.remote.rollout.node_switch import WantedBundle
+    from hyperpod_kit.remote.rollout.record import RolloutState
+
+    scene = _load(request.config)
+    record = scene.records.read()
+    if record is None or not record.previous:
+        raise Absent(
+            f"no rollout of cluster {scene.cluster.name} has switched a node", hint="hyperpod-kit rollout status"
+        )
+    previous = record.previous
+    targets = [target for target in _targets(scene, request) if target.instance_id in previous]
+    wanted = {
+        target: WantedBundle(bundle_id, bundle_id, f"s3://{scene.bucket.name}/{scene.parent}{bundle_id}/")
+        for target in targets
+        for bundle_id in [previous[target.instance_id]]
+    }
+    return _roll(scene, request, wanted, _claimed(record, RolloutState.UNDOING), RolloutState.UNDONE)
+
+
+@rollout.command()
+@config_argument
+@ssh_options
+@json_option
+def status(config: Path, ssh: SshSettings, as_json: bool) -> int:
+    """Show how far a rollout is: its record in S3, and what each node says that it runs.
+
+    Exit code 0 when every node runs the bundle, 1 when one does not, 3 when all that answer do.
+
+    \b
+    Examples:
+      hyperpod-kit rollout status
+      hyperpod-kit rollout status --json
+    """
+    from hyperpod_kit.cli.views.rollout_show import RolloutStanding, build_node_table
+
+    scene = _load(config)
+    record = scene.records.read()
+    bundle_id = scene.bundle.bundle_id
+    if record is not None:
+        bundle_id = record.bundle_id
+    is_paused = scene.records.is_pause_wanted()
+    targets = scene.cluster.list_targets()
+    with _open_connector(scene, ssh, targets) as connect:
+        found = _query_bundles(targets, connect, ssh)
+    standing = RolloutStanding(scene.cluster.name, bundle_id, record, is_paused, tuple(found))
+    if as_json:
+        print_json(standing.to_dict())
+    else:
+        make_console().print(build_node_table(standing))
+    print_to_stderr(standing.to_line())
+    return standing.exit_code
+
+
+@dataclass(frozen=True)
+class _Scene:
+    """The configuration's bundle, its place in S3, the cluster, and the record of its rollouts."""
+
+    settings: Settings
+    bundle: Bundle
+    bucket: Bucket
+    parent: str
+    cluster: LiveCluster
+    records: RolloutRecords
+
+
+def _load(config: Path) -> _Scene:
+    from hyperpod_kit.aws.s3 import Bucket
+    from hyperpod_kit.bundle.render import render
+    from hyperpod_kit.bundle.stored import THREADS
+    from hyperpod_kit.config.load import load
+    from hyperpod_kit.remote.rollout.record import RolloutRecords
+
+    settings = load(config)
+    if not settings.entry_script:
+        raise UsageError("in ami_only mode no lifecycle script runs, so there is no bundle to roll out")
+    bundle = render(settings)
+    bucket = Bucket(bundle.bucket, settings.cluster.region, connections=THREADS)
+    parent = bundle.prefix[: -len(bundle.bundle_id) - 1]
+    cluster = make_live_cluster(Cluster(settings.cluster.name, settings.cluster.region, settings))
+    return _Scene(settings, bundle, bucket, parent, cluster, RolloutRecords(bucket, parent))
+
+
+def _start(request: RolloutRequest, *, resumes: bool) -> int:
+    import hashlib
+
+    from hyperpod_kit.bundle import manifest
+    from hyperpod_kit.bundle.upload import require_uploaded
+    from hyperpod_kit.remote.rollout.node_switch import WantedBundle
+    from hyperpod_kit.remote.rollout.record import RolloutRecord, RolloutState
+
+    scene = _load(request.config)
+    bundle = scene.bundle
+    require_uploaded(bundle, scene.bucket)
+    record = scene.records.read()
+    if resumes and (record is None or record.bundle_id != bundle.bundle_id):
+        raise ClusterError(
+            f"there is no rollout of bundle {bundle.bundle_id}, which this configuration renders, to go on with",
+            hint="hyperpod-kit rollout start; it takes back a pause of another bundle's",
+        )
+    if record is None or record.bundle_id != bundle.bundle_id:
+        record = RolloutRecord(bundle.bundle_id, RolloutState.RUNNING, "", "", 0.0)
+    elif not resumes and scene.records.is_pause_wanted():
+        raise ClusterError(f"the rollout of bundle {bundle.bundle_id} is paused", hint="hyperpod-kit rollout resume")
+    digest = hashlib.sha256(bundle.files[manifest.SUMS]).hexdigest()
+    wanted = WantedBundle(bundle.bundle_id, digest, bundle.source_s3_uri)
+    targets = _targets(scene, request)
+    claimed = _claimed(record, RolloutState.RUNNING)
+    code = _roll(scene, request, dict.fromkeys(targets, wanted), claimed, RolloutState.DONE)
+    if not request.dry_run:
+        _print_groups_with_another_bundle(scene)
+    return code
+
+
+def _claimed(record: RolloutRecord, state: RolloutState) -> RolloutRecord:
+    """Return the record as this run of the command writes it first."""
+    by = f"{getpass.getuser()} on {socket.gethostname()}"[:BY]
+    return replace(record, state=state, run=secrets.token_hex(8), by=by)
+
+
+def _targets(scene: _Scene, request: RolloutRequest) -> list[NodeTarget]:
+    """Return the nodes that are meant. Raises Absent, UsageError, ClusterError, AwsError, Unreachable."""
+    from hyperpod_kit.cluster.nodes import list_nodes, resolve_nodes
+
+    targets = scene.cluster.require_targets()
+    if not request.nodes:
+        return targets
+    named = resolve_nodes(list_nodes(scene.cluster.sagemaker, scene.cluster.name), request.nodes)
+    ids = {node.instance_id for node in named}
+    return [target for target in targets if target.instance_id in ids]
+
+
+@contextmanager
+def _open_connector(
+    scene: _Scene, ssh: SshSettings, targets: Sequence[NodeTarget]
+) -> Iterator[Callable[[NodeTarget], Runner]]:
+    from hyperpod_kit.remote.transports import transport_choice
+
+    with transport_choice.open_ssh_or_ssm_connector(scene.cluster, ssh, targets, print_to_stderr) as connect:
+        yield connect
+
+
+def _query_bundles(
+    targets: Sequence[NodeTarget], connect: Callable[[NodeTarget], Runner], ssh: SshSettings
+) -> list[NodeBundle]:
+    from hyperpod_kit.remote.diagnosis.installed_bundles import query_bundles
+
+    with progress_bar(f"asking {len(targets)} nodes", len(targets)) as advance:
+        return query_bundles(targets, connect, timeout=ssh.command_timeout, progress=lambda found: advance(1))
+
+
+def _roll(
+    scene: _Scene,
+    request: RolloutRequest,
+    wanted: Mapping[NodeTarget, WantedBundle],
+    record: RolloutRecord,
+    end: RolloutState,
+) -> int:
+    """Show what is to be done, ask, and do it; the exit code."""
+    from hyperpod_kit.cli.views.rollout_show import RolloutReport, command_to_go_on, print_plan
+    from hyperpod_kit.cluster.nodes import slurm_node_name
+    from hyperpod_kit.cluster.software import parse_rollout
+    from hyperpod_kit.remote.rollout.batches import batch_size, plan_batches
+    from hyperpod_kit.remote.rollout.mount_check import find_mount_problems
+    from hyperpod_kit.remote.rollout.node_switch import NodeSwitcher
+    from hyperpod_kit.remote.rollout.record import RolloutState
+    from hyperpod_kit.remote.rollout.rollout import RolloutRun
+
+    speed = parse_rollout(request.batch, 0)
+    size = batch_size(speed.count, speed.percent, len(wanted))
+    first = request.first
+    # A pause that comes from now on is one of this run.
+    was_paused = scene.records.is_pause_wanted()
+    # Of the bundle before, the configuration says nothing: what its nodes report counts.
+    expected: Mapping[str, Sequence[Mount]] = {}
+    if end == RolloutState.DONE:
+        expected = scene.cluster.expected_mounts_by_group()
+    with _open_connector(scene, first.ssh, list(wanted)) as connect:
+        found = _query_bundles(list(wanted), connect, first.ssh)
+        plan = plan_batches(found, wanted, size, record.at_work, backwards=end == RolloutState.UNDONE)
+        names = [slurm_node_name(target.address) for batch in plan.batches for target in batch]
+        first.load_jobs_on_nodes(scene.cluster, names)
+        report = RolloutReport(scene.cluster.name, record, plan, {row.target: row.current for row in found})
+        print_plan(report)
+        if request.dry_run:
+            return _end(report, request)
+        if plan.batches:
+            require_confirmation(
+                f"{_jobs_question_prefix(first)}Switch {plan.count} nodes in {len(plan.batches)} batches?",
+                yes=request.yes,
+            )
+        if was_paused:
+            scene.records.set_pause(False)
+        run = RolloutRun(
+            plan,
+            report.current,
+            NodeSwitcher(connect),
+            first,
+            lambda targets: find_mount_problems(targets, connect, expected),
+            print_to_stderr,
+        )
+        next_command = command_to_go_on(end)
+        try:
+            record = run.run(scene.records, record, end)
+        except KeyboardInterrupt:
+            print_to_stderr(f"\nnext: {next_command} goes on from here")
+            raise
+        except WaitTimeout as err:
+            hint = f"{next_command} goes on; --drain-timeout SECONDS waits longer"
+            raise WaitTimeout(err.message, hint=hint) from err
+    return _end(replace(report, record=record, switches=tuple(run.switches)), request)
+
+
+def _jobs_question_prefix(first: JobsFirst) -> str:
+    """Return what the question begins with: how many jobs have the nodes, and what becomes of them."""
+    if first.listing_error:
+        return f"It is not known which jobs run there ({first.listing_error}). "
+    if not first.jobs:
+        return ""
+    ids = ", ".join(job.id for job in first.jobs[:5])
+    if len(first.jobs) > 5:
+        ids = f"{ids}, …"
+    fate = "they go on, with the bundle that they began with"
+    if first.is_requested:
+        fate = "each batch waits for its own"
+    return f"Jobs on these nodes: {len(first.jobs)} ({ids}); {fate}. "
+
+
+def _end(report: RolloutReport, request: RolloutRequest) -> int:
+    from hyperpod_kit.cli.views.rollout_show import print_end
+
+    if request.as_json:
+        print_json({**report.to_dict(), **request.first.to_dict()})
+    if not request.dry_run:
+        print_end(report)
+    return report.exit_code
+
+
+def _print_groups_with_another_bundle(scene: _Scene) -> None:
+    """Say which bundle nodes get that come from now on, where that is another one."""
+    live = scene.cluster.sagemaker.describe_cluster(scene.cluster.name)
+    groups = [
+        str(group.get("InstanceGroupName", ""))
+        for group in live.get("InstanceGroups", [])
+        if group.get("LifeCycleConfig", {}).get("SourceS3Uri", "").rstrip("/") != scene.bundle.source_s3_uri.rstrip("/")
+    ]
+    if groups:
+        print_to_stderr(
+            f"nodes of {', '.join(groups)} that come from now on get another bundle; next: hyperpod-kit update-cluster"
+        )

@@ -151,6 +151,7 @@ def test_workers_go_first_and_jobs_go_on(new: str, hk: Hk, fleet: Fleet, queue: 
     assert [name for name, _ in fleet.switched[2:]] == [WORKERS[2], HEAD] and fleet.running(new) == [HEAD, *WORKERS]
     assert queue.orders == [] and "4 of 4 nodes" in done.err
     record = stored(cloud)
+    assert record["format"] == "hpk-rollout/1"
     assert record["state"] == "done" and set(record["previous"].values()) == {OLD} and record["at_work"] == []
     again = hk("rollout", "start", "--yes")
     assert again.code == 0 and len(fleet.switched) == 4 and "4 nodes of cluster demo have the bundle" in again.err

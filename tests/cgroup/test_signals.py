@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.rehearsal, pytest.mark.needs("slurm", "cgroup-v1", "sy
 SCRIPT = """\
 #!/bin/bash
 #SBATCH -N2 -n2 --open-mode=append --requeue -o {place}/out --auto-resume=1
-exec /usr/bin/python3 -I -S {main} run --checkpoint-root {place}/root -- /bin/sh {place}/rank
+exec /usr/bin/python3 -I -S {main} run --json-lines --checkpoint-root {place}/root -- /bin/sh {place}/rank
 """
 RANK = """\
 trap 'echo heard >>{place}/heard.$SLURM_PROCID; sleep 1; exit 75' USR1

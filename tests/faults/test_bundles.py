@@ -64,10 +64,12 @@ def nodes_of(job: Job) -> List[str]:
 
 @pytest.fixture
 def own_environment(site: MachineSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The trainer has the kit of its job's environment, as jobs of users have, and not that of the node's bundle."""
+    """The trainer has the kit of its job's environment, as jobs of users have, and not that of the node's bundle.
+    `job run` is the earlier bundle's, which prints JSON and has no option for it."""
     package = site.here / ENVIRONMENT / "hyperpod_kit"
     shutil.copytree(REPOSITORY / "hyperpod_kit", package, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(site, "library", f"{site.there}/{ENVIRONMENT}")
+    monkeypatch.setattr(site, "run", site.run.replace(" --json-lines", ""))
 
 
 @pytest.mark.usefixtures("own_environment")

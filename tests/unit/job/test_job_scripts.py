@@ -26,7 +26,8 @@ def work(slurm: PrivateSlurm) -> Iterator[Work]:
     programs = made.place / "bin"
     programs.mkdir()
     kit, torchrun = programs / "hyperpod-kit", programs / "torchrun"
-    kit.write_text(f'#!/bin/bash\nshift\nexec {PYTHON} -I -S {MAIN} "$@"\n')
+    with_json = '[[ $1 == run ]] && set -- run --json-lines "${@:2}"'
+    kit.write_text(f'#!/bin/bash\nshift\n{with_json}\nexec {PYTHON} -I -S {MAIN} "$@"\n')
     torchrun.write_text('#!/bin/bash\necho "torchrun on $SLURMD_NODENAME: $*"\n')
     for program in (kit, torchrun):
         program.chmod(0o755)

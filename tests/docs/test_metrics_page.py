@@ -59,7 +59,7 @@ def test_the_page_has_every_metric_with_its_type_and_no_other() -> None:
 
 def test_every_file_of_metrics_has_one_writer_and_is_on_the_page() -> None:
     files: Dict[str, str] = {}
-    for source in sorted((ROOT / "hyperpod_kit").rglob("*.py")):
+    for source in sorted((ROOT / "hyperpod_kit/node").rglob("*.py")):
         for name in re.findall(r'"(\w+\.prom)"', source.read_text(encoding="utf-8")):
             assert name not in files, f"{source} and {files[name]} write {name}: each would replace the other's metrics"
             files[name] = str(source)

@@ -19,13 +19,14 @@ from hyperpod_rehearsal.machines import cgroups, host, host_mounts, network, pro
 from hyperpod_rehearsal.records import state, trusted_directory
 from hyperpod_rehearsal.records.layout import CGROUP_PARENT, Layout, existing_rehearsals
 
+DAEMON = "hyperpod_rehearsal.daemon"
 DAEMON_PATIENCE = 60.0
 """Seconds that a daemon may take to end its machines before it is killed."""
 
 
 def stop_daemon_and_guardian(layout: Layout) -> None:
     """Ask the daemon to take everything down, kill it when it does not; then wait for its guardian."""
-    daemon = _read_recorded_process_if_running(layout, layout.daemon_file, "hyperpod_rehearsal.daemon")
+    daemon = _read_recorded_process_if_running(layout, layout.daemon_file, DAEMON)
     processes.send_signal(daemon, signal.SIGTERM)
     if not processes.wait_for_exit(daemon, DAEMON_PATIENCE):
         processes.send_signal(daemon, signal.SIGKILL)
@@ -92,18 +93,34 @@ class _Stray(Layout):
 
 
 def stop_and_remove_all_returning_names() -> list[str]:
-    """Take down every rehearsal, also those whose state directory was deleted; returns their names."""
+    """Take down every rehearsal, also those whose state directory was deleted; returns their names.
+
+    One whose control loop runs and whose state lies below another HPK_REHEARSAL_STATE is somebody else's, and stays.
+    """
     host.require_root("taking every rehearsal down")
     names = []
     for layout in existing_rehearsals():
         stop_and_remove(layout)
         names.append(layout.root.name)
-    for stray in sorted(rehearsal_ids_in_host_resources()):
+    for stray in sorted(rehearsal_ids_in_host_resources() - ids_of_running_rehearsals()):
         remaining = remove_host_resources_and_list_remaining(_Stray(Path("/nonexistent") / stray))
         if remaining:
             raise RehearsalError(f"could not remove: {', '.join(remaining)}")
         names.append(f"(stray {stray})")
     return names
+
+
+def ids_of_running_rehearsals() -> set[str]:
+    """Return the ids of the rehearsals of this machine whose control loop runs, wherever their state lies."""
+    ids = set()
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = file.read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        if DAEMON in words and "--state" in words[:-1]:
+            ids.add(Layout(Path(words[words.index("--state") + 1])).id)
+    return ids
 
 
 def rehearsal_ids_in_host_resources() -> set[str]:

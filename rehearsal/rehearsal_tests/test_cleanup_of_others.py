@@ -10,6 +10,7 @@ from typing import List
 import pytest
 
 from hyperpod_rehearsal import cleanup
+from hyperpod_rehearsal.machines import host
 from hyperpod_rehearsal.records.layout import Layout
 from tests.support.wait import until
 
@@ -26,7 +27,7 @@ def test_a_running_rehearsal_of_another_state_directory_is_no_stray(
         removed.append(layout.id)
         return []
 
-    monkeypatch.setattr(cleanup.host, "require_root", lambda what: None)
+    monkeypatch.setattr(host, "require_root", lambda what: None)
     monkeypatch.setattr(cleanup, "existing_rehearsals", lambda: [])
     monkeypatch.setattr(cleanup, "rehearsal_ids_in_host_resources", lambda: {elsewhere.id, GONE})
     monkeypatch.setattr(cleanup, "remove_host_resources_and_list_remaining", remove)

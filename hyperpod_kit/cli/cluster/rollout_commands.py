@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from hyperpod_kit.model.mounts.base import Mount
     from hyperpod_kit.remote.diagnosis.installed_bundles import NodeBundle
     from hyperpod_kit.remote.live_cluster import LiveCluster
-    from hyperpod_kit.remote.rollout.node_switch import WantedBundle
+    from hyperpod_kit.remote.rollout.node_switch import TargetBundle
     from hyperpod_kit.remote.rollout.record import RolloutRecord, RolloutRecords, RolloutState
     from hyperpod_kit.remote.target import NodeTarget, SshSettings
     from hyperpod_kit.run import Runner
@@ -162,7 +162,7 @@ def undo(request: RolloutRequest) -> int:
       hyperpod-kit rollout undo --dry-run
       hyperpod-kit rollout undo --yes
     """
-    from hyperpod_kit.remote.rollout.node_switch import WantedBundle
+    from hyperpod_kit.remote.rollout.node_switch import TargetBundle
     from hyperpod_kit.remote.rollout.record import RolloutState
 
     scene = _load(request.config)
@@ -174,7 +174,7 @@ def undo(request: RolloutRequest) -> int:
     previous = record.previous
     targets = [target for target in _targets(scene, request) if target.instance_id in previous]
     wanted = {
-        target: WantedBundle(bundle_id, bundle_id, f"s3://{scene.bucket.name}/{scene.parent}{bundle_id}/")
+        target: TargetBundle(bundle_id, bundle_id, f"s3://{scene.bucket.name}/{scene.parent}{bundle_id}/")
         for target in targets
         for bundle_id in [previous[target.instance_id]]
     }
@@ -249,7 +249,7 @@ def _start(request: RolloutRequest, *, resumes: bool) -> int:
 
     from hyperpod_kit.bundle import manifest
     from hyperpod_kit.bundle.upload import require_uploaded
-    from hyperpod_kit.remote.rollout.node_switch import WantedBundle
+    from hyperpod_kit.remote.rollout.node_switch import TargetBundle
     from hyperpod_kit.remote.rollout.record import RolloutRecord, RolloutState
 
     scene = _load(request.config)
@@ -266,7 +266,7 @@ def _start(request: RolloutRequest, *, resumes: bool) -> int:
     elif not resumes and scene.records.is_pause_wanted():
         raise ClusterError(f"the rollout of bundle {bundle.bundle_id} is paused", hint="hyperpod-kit rollout resume")
     digest = hashlib.sha256(bundle.files[manifest.SUMS]).hexdigest()
-    wanted = WantedBundle(bundle.bundle_id, digest, bundle.source_s3_uri)
+    wanted = TargetBundle(bundle.bundle_id, digest, bundle.source_s3_uri)
     targets = _targets(scene, request)
     claimed = _claimed(record, RolloutState.RUNNING)
     code = _roll(scene, request, dict.fromkeys(targets, wanted), claimed, RolloutState.DONE)
@@ -315,7 +315,7 @@ def _query_bundles(
 def _roll(
     scene: _Scene,
     request: RolloutRequest,
-    wanted: Mapping[NodeTarget, WantedBundle],
+    wanted: Mapping[NodeTarget, TargetBundle],
     record: RolloutRecord,
     end: RolloutState,
 ) -> int:

@@ -7,7 +7,7 @@ from typing import Collection, Mapping, Sequence
 
 from hyperpod_kit.model.states import Role
 from hyperpod_kit.remote.diagnosis.installed_bundles import NodeBundle
-from hyperpod_kit.remote.rollout.node_switch import WantedBundle
+from hyperpod_kit.remote.rollout.node_switch import TargetBundle
 from hyperpod_kit.remote.target import NodeTarget
 
 ORDER = (Role.COMPUTE, Role.LOGIN, Role.CONTROLLER)
@@ -20,7 +20,7 @@ class RolloutPlan:
     """`batches`: the nodes to switch, in order, each with the bundle that it is to have; `same`: those that have it;
     `unanswered`: those that did not say what they run, which are left out."""
 
-    batches: tuple[Mapping[NodeTarget, WantedBundle], ...]
+    batches: tuple[Mapping[NodeTarget, TargetBundle], ...]
     same: tuple[NodeTarget, ...]
     unanswered: tuple[NodeBundle, ...]
 
@@ -32,42 +32,40 @@ class RolloutPlan:
 
 def plan_batches(
     bundles: Sequence[NodeBundle],
-    wanted: Mapping[NodeTarget, WantedBundle],
+    target_bundles: Mapping[NodeTarget, TargetBundle],
     size: int,
     at_work: Collection[str] = (),
     *,
     backwards: bool = False,
 ) -> RolloutPlan:
-    """Plan the switch of the nodes in `wanted`, `size` at once; nodes of different roles share no batch, and
+    """Plan the switch of the nodes in `target_bundles`, `size` at once; nodes of different roles share no batch, and
     controllers are alone.
 
     `at_work`: instance ids of nodes that may just be switching: whatever they run now, they are among them.
     `backwards`: from the last role of ORDER to the first.
     """
-    answered = [found for found in bundles if not found.error]
-    same = tuple(
-        found.target
-        for found in answered
-        if runs_it(found, wanted[found.target].bundle_id) and found.target.instance_id not in at_work
-    )
-    targets = [found.target for found in answered if found.target not in same]
-    batches: list[Mapping[NodeTarget, WantedBundle]] = []
+    answered = [node for node in bundles if not node.error]
+    settled = [node for node in answered if node.target.instance_id not in at_work]
+    same = tuple(node.target for node in settled if runs_it(node, target_bundles[node.target].bundle_id))
+    unchanged = frozenset(same)
+    targets = [node.target for node in answered if node.target not in unchanged]
+    batches: list[Mapping[NodeTarget, TargetBundle]] = []
     roles = [*ORDER]
     if backwards:
         roles.reverse()
     for role in roles:
         members = [target for target in targets if _role_of(target) == role]
-        most = size
+        batch_limit = size
         if role == Role.CONTROLLER:
-            most = 1
-        for begin in range(0, len(members), most):
-            batches.append({target: wanted[target] for target in members[begin : begin + most]})
-    return RolloutPlan(tuple(batches), same, tuple(found for found in bundles if found.error))
+            batch_limit = 1
+        for begin in range(0, len(members), batch_limit):
+            batches.append({target: target_bundles[target] for target in members[begin : begin + batch_limit]})
+    return RolloutPlan(tuple(batches), same, tuple(node for node in bundles if node.error))
 
 
-def runs_it(found: NodeBundle, bundle_id: str) -> bool:
+def runs_it(node: NodeBundle, bundle_id: str) -> bool:
     """Whether a node runs that bundle, whole, and its last creation with it succeeded."""
-    return found.current == found.recorded == bundle_id and found.created_ok and not found.damaged
+    return node.current == node.recorded == bundle_id and node.created_ok and not node.damaged
 
 
 def batch_size(count: int | None, percent: int | None, nodes: int) -> int:

@@ -88,7 +88,7 @@ class SwitchState(Enum):
     UNKNOWN = "unknown"
 
 
-class WantedBundle(NamedTuple):
+class TargetBundle(NamedTuple):
     """A bundle that a node is to have. `sums_sha256`: how the SHA-256 of its SHA256SUMS begins; `uri`: of its
     prefix in S3."""
 
@@ -142,21 +142,21 @@ class NodeSwitcher:
         self._run = secrets.token_hex(4)
 
     def switch_all(
-        self, wanted: Mapping[NodeTarget, WantedBundle], progress: Callable[[NodeSwitch], None]
+        self, bundles: Mapping[NodeTarget, TargetBundle], progress: Callable[[NodeSwitch], None]
     ) -> list[NodeSwitch]:
         """Switch these nodes at once, and return what became of each, in their order."""
-        return query_all(list(wanted), lambda target: self._switch_node(target, wanted[target]), progress)
+        return query_all(list(bundles), lambda target: self._switch_node(target, bundles[target]), progress)
 
-    def _switch_node(self, target: NodeTarget, bundle: WantedBundle) -> NodeSwitch:
+    def _switch_node(self, target: NodeTarget, bundle: TargetBundle) -> NodeSwitch:
         end = self._pace.clock() + self._pace.seconds
         starts = silent = 0
         reason = ""
         while self._pace.clock() < end:
             try:
                 look = self._look(target)
-                ended = _outcome_or_none(target, look, self._run, bundle)
-                if ended is not None:
-                    return ended
+                outcome = _outcome_or_none(target, look, self._run, bundle)
+                if outcome is not None:
+                    return outcome
                 if not look.is_active:
                     if starts == STARTS:
                         break
@@ -180,7 +180,7 @@ class NodeSwitcher:
         done = SlurmRunner(self._connect(target)).run(["sh", "-c", LOOK], timeout=60.0, check=False)
         return parse_look(done.stdout)
 
-    def _start_or_reason(self, target: NodeTarget, bundle: WantedBundle) -> str:
+    def _start_or_reason(self, target: NodeTarget, bundle: TargetBundle) -> str:
         """Start the unit on a node; return why it was not started, "" when it was."""
         argv = [*START, SCRIPT, "bash", self._run, *bundle]
         done = SlurmRunner(self._connect(target)).run(argv, timeout=60.0, check=False)
@@ -199,7 +199,7 @@ def parse_look(text: str) -> _Look:
     return _Look(clean_one_line(current), is_active, parse_json_object(note or "{}"), reason)
 
 
-def _outcome_or_none(target: NodeTarget, look: _Look, run: str, bundle: WantedBundle) -> Optional[NodeSwitch]:
+def _outcome_or_none(target: NodeTarget, look: _Look, run: str, bundle: TargetBundle) -> Optional[NodeSwitch]:
     """Return what this run has made of a node; None while it has not ended, or has not begun."""
     state = look.note.get("state")
     if look.is_active or (look.note.get("run"), look.note.get("bundle")) != (run, bundle.bundle_id):

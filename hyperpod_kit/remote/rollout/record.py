@@ -20,6 +20,8 @@ from hyperpod_kit.untrusted.parse import parse_json_object
 from hyperpod_kit.untrusted.text import clean_one_line
 
 FORMAT = "hpk-rollout/1"
+BUNDLE_ID = re.compile(r"[0-9a-f]{16}")
+"""The name of a bundle, which becomes a path on nodes."""
 RECORD, PAUSE = "rollout.json", "rollout-pause.json"
 
 
@@ -80,10 +82,10 @@ class RolloutRecords:
 
     def write_unless_taken_over(self, record: RolloutRecord) -> RolloutRecord:
         """Write the record, and return it. Raises ClusterError where another run of the command has written since."""
-        found = self.read()
-        if found is not None and found.run != record.run:
+        stored = self.read()
+        if stored is not None and stored.run != record.run:
             raise ClusterError(
-                f"{found.by} has begun another rollout of this cluster, of bundle {found.bundle_id}: this one ends",
+                f"{stored.by} has begun another rollout of this cluster, of bundle {stored.bundle_id}: this one ends",
                 hint="hyperpod-kit rollout status",
             )
         return self.write(record)
@@ -124,8 +126,8 @@ def _parse_record(data: bytes) -> RolloutRecord:
 
 
 def _bundle_id(text: Any) -> str:
-    """Return the name of a bundle, which becomes a path on nodes. Raises ValueError."""
-    if not isinstance(text, str) or not re.fullmatch("[0-9a-f]{16}", text):
+    """Return the name of a bundle. Raises ValueError."""
+    if not isinstance(text, str) or not BUNDLE_ID.fullmatch(text):
         raise ValueError("a bundle is named by 16 hexadecimal digits")
     return text
 

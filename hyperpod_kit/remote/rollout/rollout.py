@@ -6,7 +6,6 @@ after Ctrl-C; each time with every node of the batch on a whole bundle, or named
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Callable, Mapping, Optional, Protocol, Sequence
 
@@ -14,13 +13,11 @@ from hyperpod_kit.cluster.nodes import slurm_node_name
 from hyperpod_kit.model.states import Role
 from hyperpod_kit.remote.draining.vacate import Vacated
 from hyperpod_kit.remote.rollout.batches import RolloutPlan
-from hyperpod_kit.remote.rollout.node_switch import NodeSwitch, NodeSwitcher, SwitchState, WantedBundle
-from hyperpod_kit.remote.rollout.record import RolloutRecord, RolloutRecords, RolloutState
+from hyperpod_kit.remote.rollout.node_switch import NodeSwitch, NodeSwitcher, SwitchState, TargetBundle
+from hyperpod_kit.remote.rollout.record import BUNDLE_ID, RolloutRecord, RolloutRecords, RolloutState
 from hyperpod_kit.remote.target import NodeTarget
 
-BUNDLE_ID = re.compile(r"[0-9a-f]{16}")
-
-Batch = Mapping[NodeTarget, WantedBundle]
+Batch = Mapping[NodeTarget, TargetBundle]
 
 
 class JobsOnNodes(Protocol):
@@ -114,7 +111,7 @@ class RolloutRun:
         became of each node."""
         problems = self._find_problems([switch.target for switch in ended if switch.state == SwitchState.DONE])
         back = {
-            target: WantedBundle(self._current[target], self._current[target], batch[target].uri)
+            target: TargetBundle(self._current[target], self._current[target], batch[target].uri)
             for target in problems
             if BUNDLE_ID.fullmatch(self._current[target])
         }
@@ -131,7 +128,7 @@ class RolloutRun:
             final.append(switch)
         return final
 
-    def _report_switch(self, switch: NodeSwitch, bundle: WantedBundle) -> None:
+    def _report_switch(self, switch: NodeSwitch, bundle: TargetBundle) -> None:
         name = slurm_node_name(switch.target.address)
         if switch.state == SwitchState.DONE:
             self._done += 1

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Mapping, Optional, Sequence
 
 from hyperpod_kit.errors import RunError, Unreachable
-from hyperpod_kit.remote.rollout.node_switch import WantedBundle
+from hyperpod_kit.remote.rollout.node_switch import TargetBundle
 from hyperpod_kit.run import Completed
 
 PLACES = ("/opt/hyperpod-kit", "/var/lib/hyperpod-kit", "/var/log/provision")
@@ -55,10 +55,10 @@ def make_bundle(place: Path, text: str) -> str:
     return identity
 
 
-def wanted(place: Path, identity: str) -> WantedBundle:
+def wanted(place: Path, identity: str) -> TargetBundle:
     """What the admin's machine says of a bundle."""
     sums = (place / identity / "SHA256SUMS").read_bytes()
-    return WantedBundle(identity, hashlib.sha256(sums).hexdigest(), f"{place / identity}/")
+    return TargetBundle(identity, hashlib.sha256(sums).hexdigest(), f"{place / identity}/")
 
 
 class RolledNode:

@@ -17,7 +17,7 @@ from hyperpod_kit.remote.rollout.node_switch import (
     NodeSwitcher,
     SwitchPace,
     SwitchState,
-    WantedBundle,
+    TargetBundle,
     parse_look,
 )
 from hyperpod_kit.remote.target import NodeTarget
@@ -36,7 +36,7 @@ class World:
         self.now = 0.0
         self.while_waiting: Callable[[], object] = lambda: None
 
-    def switch(self, bundle: WantedBundle | None = None, seconds: float = 100.0) -> NodeSwitch:
+    def switch(self, bundle: TargetBundle | None = None, seconds: float = 100.0) -> NodeSwitch:
         def sleep(pause: float) -> None:
             self.now += pause
             self.while_waiting()
@@ -64,7 +64,7 @@ def test_a_bundle_is_fetched_verified_and_entered_in_its_own_mode(world: World) 
 def test_the_way_back_fetches_nothing(world: World) -> None:
     world.switch()
     fetched = (world.node.root / "fetched").read_text()
-    ended = world.switch(WantedBundle(world.old, world.old, "s3://gone/"))
+    ended = world.switch(TargetBundle(world.old, world.old, "s3://gone/"))
     assert ended.state == SwitchState.DONE and world.node.current == world.old
     assert (world.node.root / "fetched").read_text() == fetched
 
@@ -91,7 +91,7 @@ def test_a_download_that_fails_is_told(world: World) -> None:
     assert ended.state == SwitchState.KEPT and "No such file" in ended.error and world.node.entered == []
 
 
-def world_bundle_elsewhere(world: World) -> WantedBundle:
+def world_bundle_elsewhere(world: World) -> TargetBundle:
     return wanted(world.s3, world.new)._replace(uri=f"{world.s3}/gone/")
 
 

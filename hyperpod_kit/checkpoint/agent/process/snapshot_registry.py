@@ -46,9 +46,9 @@ class SnapshotRegistry:
         self._setup, self._storage = setup, storage
         self._captures, self._sealer, self._copies, self._report = captures, sealer, copies, report
         self.files = SlotFiles(setup.folder, setup.run_hash, setup.rank, setup.incarnation)
-        held: Mapping[node_tiers.NodeTier, HeldSnapshots]
-        held = {node_tiers.MEMORY: self.files, node_tiers.PARTNER: copies}
-        self._held = node_tiers.require_handler_for_each("the agent", held)
+        holders: Mapping[node_tiers.NodeTier, HeldSnapshots]
+        holders = {node_tiers.MEMORY: self.files, node_tiers.PARTNER: copies}
+        self._holders = node_tiers.require_handler_for_each("the agent", holders)
         self.is_restored = False
 
     def seal_or_free_leftover_slots(self) -> None:
@@ -93,8 +93,8 @@ class SnapshotRegistry:
     def resume_restored_and_free_other_captures(self, keep: Optional[Key], *, from_local_disk: bool) -> None:
         """The run has restored: keep the capture that it came from until a newer one is sealed, free the rest."""
         self.is_restored = True
-        for held in self._held:
-            held.free_earlier_starts(keep)
+        for holder in self._holders:
+            holder.free_earlier_starts(keep)
         if from_local_disk or self._setup.again:
             parts = self._storage.list_local_parts()
         else:
@@ -120,8 +120,8 @@ class SnapshotRegistry:
 
     def remove_all_held(self) -> None:
         """Remove all that this agent holds in shared memory. Raises OSError."""
-        for held in self._held:
-            held.remove_all()
+        for holder in self._holders:
+            holder.remove_all()
 
     def resume_captures(self) -> None:
         """Go on with what this start has captured and a dead agent of it did not bring to its end."""

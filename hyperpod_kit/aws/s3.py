@@ -20,6 +20,8 @@ SMALL = responses.LARGEST
 """Bytes of a file that is read into memory."""
 SECONDS = 110.0
 """That it may take."""
+CHANGED = ("PreconditionFailed", "ConditionalRequestConflict", "NoSuchKey", "412", "409")
+"""How S3 answers a conditional write that another write came before, or whose object was deleted."""
 Response = TypeVar("Response")
 
 
@@ -60,9 +62,46 @@ class Bucket:
             lambda: self._client.put_object(Bucket=self.name, Key=key, Body=data, ChecksumSHA256=checksum),
         )
 
+    def put_if_unchanged(self, key: str, data: bytes, etag: Optional[str]) -> Optional[str]:
+        """Store an object where the stored one still has this ETag, or where there is none and `etag` is None.
+
+        Returns the new ETag, None when another version is stored. S3 decides: of two writers, one gets None
+        (https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html).
+        """
+        checksum = base64.b64encode(hashlib.sha256(data).digest()).decode()
+        condition = {"IfNoneMatch": "*"}
+        if etag is not None:
+            condition = {"IfMatch": etag}
+
+        def put() -> str:
+            response = self._client.put_object(
+                Bucket=self.name, Key=key, Body=data, ChecksumSHA256=checksum, **condition
+            )
+            return str(response["ETag"])
+
+        try:
+            return self._call_with_retries("PutObject", key, put)
+        except AwsError as err:
+            if err.code not in CHANGED:
+                raise
+        # A request that was repeated because its answer was lost meets its own bytes.
+        stored = self.get_with_etag(key)
+        if stored is not None and stored[0] == data:
+            return stored[1]
+        return None
+
     def get(self, key: str) -> Optional[bytes]:
         """Return the bytes of a small object, None when there is no such object."""
         return self._none_if_not_found(lambda: self._read_object(key, _read_small_body))
+
+    def get_with_etag(self, key: str) -> Optional[tuple[bytes, str]]:
+        """Return the bytes of a small object and its ETag, None when there is no such object."""
+
+        def read() -> tuple[bytes, str]:
+            response = self._client.get_object(Bucket=self.name, Key=key)
+            return _read_small_body(response["Body"], f"GetObject s3://{self.name}/{key}"), str(response["ETag"])
+
+        return self._none_if_not_found(lambda: self._call_with_retries("GetObject", key, read))
 
     def sha256(self, key: str) -> Optional[str]:
         """Hex SHA-256 of an object, from the stored checksum or else from its bytes.

@@ -6,10 +6,11 @@ import functools
 import getpass
 import secrets
 import socket
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Mapping, Optional, Sequence
 
 import click
 
@@ -52,6 +53,7 @@ def rollout_options(command: Callable[..., Any]) -> Callable[..., Any]:
         batch: str,
         dry_run: bool,
         yes: bool,
+        take_over: bool,
         as_json: bool,
         first: JobsFirst,
         requeue: bool,
@@ -59,12 +61,13 @@ def rollout_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         if requeue:
             first.ask_jobs_to_save()
-        return command(request=RolloutRequest(config, nodes, batch, dry_run, yes, as_json, first), **options)
+        return command(request=RolloutRequest(config, nodes, batch, dry_run, yes, take_over, as_json, first), **options)
 
     wrapped: Callable[..., Any] = functools.wraps(command)(with_request)
     for option in (
         json_option,
         click.option("--yes", is_flag=True, help="Do not ask."),
+        click.option("--take-over", is_flag=True, help="Go on where the machine that ran a rollout is gone."),
         click.option("--dry-run", is_flag=True, help="Only show the nodes, the batches and the jobs."),
         click.option(
             "--requeue",
@@ -95,6 +98,7 @@ class RolloutRequest:
     batch: str
     dry_run: bool
     yes: bool
+    take_over: bool
     as_json: bool
     first: JobsFirst
 
@@ -112,6 +116,8 @@ def start(request: RolloutRequest) -> int:
 
     A node that fails is put back to its old bundle, and the rollout stops after its batch: exit code 1. Typed again, it
     goes on: nodes that have the bundle are left alone. NODE as for replace-node.
+
+    One rollout runs at a time. Where the machine that ran one is gone, --take-over goes on from its record.
 
     \b
     Examples:
@@ -154,8 +160,8 @@ def pause(config: Path) -> int:
 def undo(request: RolloutRequest) -> int:
     """Switch nodes back to the bundle that each had before the rollout. Options as for start.
 
-    Controllers go first. A rollout that is at work ends after its batch. The old bundle is still on the nodes; where
-    somebody has removed it, it is fetched again.
+    Controllers go first. Pause a rollout that is at work before; with --take-over it ends after its batch. The old
+    bundle is still on the nodes; where somebody has removed it, it is fetched again.
 
     \b
     Examples:
@@ -166,7 +172,7 @@ def undo(request: RolloutRequest) -> int:
     from hyperpod_kit.remote.rollout.record import RolloutState
 
     scene = _load(request.config)
-    record = scene.records.read()
+    record = _read_record(scene, request)
     if record is None or not record.previous:
         raise Absent(
             f"no rollout of cluster {scene.cluster.name} has switched a node", hint="hyperpod-kit rollout status"
@@ -255,7 +261,7 @@ def _start(request: RolloutRequest, *, resumes: bool) -> int:
     scene = _load(request.config)
     bundle = scene.bundle
     require_uploaded(bundle, scene.bucket)
-    record = scene.records.read()
+    record = _read_record(scene, request)
     if resumes and (record is None or record.bundle_id != bundle.bundle_id):
         raise ClusterError(
             f"there is no rollout of bundle {bundle.bundle_id}, which this configuration renders, to go on with",
@@ -273,6 +279,19 @@ def _start(request: RolloutRequest, *, resumes: bool) -> int:
     if not request.dry_run:
         _print_groups_with_another_bundle(scene)
     return code
+
+
+def _read_record(scene: _Scene, request: RolloutRequest) -> Optional[RolloutRecord]:
+    """Return the record of the last rollout. Raises ClusterError while another run of the command switches nodes."""
+    record = scene.records.read()
+    if record is None or not record.is_running or request.take_over or request.dry_run:
+        return record
+    changed_at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(record.changed_at))
+    raise ClusterError(
+        f"{record.by} is at work on cluster {scene.cluster.name} with bundle {record.bundle_id}; "
+        f"the record was last written at {changed_at}",
+        hint="hyperpod-kit rollout pause ends it after its batch; where its machine is gone, repeat with --take-over",
+    )
 
 
 def _claimed(record: RolloutRecord, state: RolloutState) -> RolloutRecord:

@@ -51,6 +51,11 @@ class RolloutRecord:
     failed: Mapping[str, str] = field(default_factory=dict)
     at_work: tuple[str, ...] = ()
 
+    @property
+    def is_running(self) -> bool:
+        """Whether a run of the command switches nodes, or did when its machine went."""
+        return self.state in (RolloutState.RUNNING, RolloutState.UNDOING)
+
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""
         return {"format": FORMAT, **asdict(self), "state": self.state.value}
@@ -61,6 +66,7 @@ class RolloutRecords:
 
     def __init__(self, bucket: Bucket, parent: str) -> None:
         self._bucket, self._parent = bucket, parent
+        self._etag: Optional[str] = None
 
     @property
     def uri(self) -> str:
@@ -69,33 +75,42 @@ class RolloutRecords:
 
     def read(self) -> Optional[RolloutRecord]:
         """Return the record, None when there is none. Raises ClusterError for one that is none of ours."""
-        data = self._bucket.get(f"{self._parent}{RECORD}")
-        if data is None:
-            return None
+        record, self._etag = self._fetch()
+        return record
+
+    def _fetch(self) -> tuple[Optional[RolloutRecord], Optional[str]]:
+        """Return the stored record and its ETag. Raises as `read`."""
+        stored = self._bucket.get_with_etag(f"{self._parent}{RECORD}")
+        if stored is None:
+            return None, None
+        data, etag = stored
         try:
-            return _parse_record(data)
+            return _parse_record(data), etag
         except (ValueError, KeyError, TypeError) as err:
             raise ClusterError(
                 f"{self.uri} is no record of a rollout: {clean_one_line(err)}",
                 hint=f"aws s3 rm {self.uri}; the nodes are asked what they run",
             ) from err
 
-    def write_unless_taken_over(self, record: RolloutRecord) -> RolloutRecord:
-        """Write the record, and return it. Raises ClusterError where another run of the command has written since."""
-        stored = self.read()
-        if stored is not None and stored.run != record.run:
-            raise ClusterError(
-                f"{stored.by} has begun another rollout of this cluster, of bundle {stored.bundle_id}: this one ends",
-                hint="hyperpod-kit rollout status",
-            )
-        return self.write(record)
-
     def write(self, record: RolloutRecord) -> RolloutRecord:
-        """Write the record, whoever wrote the one that is there, with the time, and return it."""
+        """Write the record with the time, and return it.
+
+        Raises ClusterError where another run of the command has written since this one last read or wrote it.
+        """
         written = replace(record, changed_at=time.time())
         text = json.dumps(written.to_dict(), indent=2, sort_keys=True)
-        self._bucket.put(f"{self._parent}{RECORD}", f"{text}\n".encode())
+        data = f"{text}\n".encode()
+        etag = self._bucket.put_if_unchanged(f"{self._parent}{RECORD}", data, self._etag)
+        if etag is None:
+            raise ClusterError(self._describe_other_run(), hint="hyperpod-kit rollout status")
+        self._etag = etag
         return written
+
+    def _describe_other_run(self) -> str:
+        other, _ = self._fetch()
+        if other is None:
+            return f"the record of this rollout, {self.uri}, was deleted: this rollout ends"
+        return f"{other.by} has begun another rollout of this cluster, of bundle {other.bundle_id}: this one ends"
 
     def is_pause_wanted(self) -> bool:
         """Whether somebody wants a pause."""

@@ -56,24 +56,24 @@ class RolloutRun:
         record = records.write(record)
         for number, batch in enumerate(self._plan.batches, 1):
             if records.is_pause_wanted():
-                return records.write_unless_taken_over(replace(record, state=RolloutState.PAUSED))
-            record = records.write_unless_taken_over(_with_begun_batch(record, batch, self._current, end))
+                return records.write(replace(record, state=RolloutState.PAUSED))
+            record = records.write(_with_begun_batch(record, batch, self._current, end))
             names = ", ".join(slurm_node_name(target.address) for target in batch)
             self._report(f"batch {number} of {len(self._plan.batches)}: {names}")
             try:
                 ended = self._switch_batch(batch)
             except BaseException:
-                records.write_unless_taken_over(replace(record, state=RolloutState.STOPPED))
+                records.write(replace(record, state=RolloutState.STOPPED))
                 raise
             record = _with_ended_batch(record, ended)
             if self._interrupted or any(switch.state != SwitchState.DONE for switch in ended):
                 record = replace(record, state=RolloutState.STOPPED)
-            record = records.write_unless_taken_over(record)
+            record = records.write(record)
             if self._interrupted:
                 raise KeyboardInterrupt
             if record.state == RolloutState.STOPPED:
                 return record
-        return records.write_unless_taken_over(replace(record, state=end))
+        return records.write(replace(record, state=end))
 
     def _switch_batch(self, batch: Batch) -> list[NodeSwitch]:
         """Switch one batch, let jobs in again where a node runs a whole bundle, and return what became of each."""

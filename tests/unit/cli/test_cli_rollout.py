@@ -13,7 +13,7 @@ import pytest
 
 from hyperpod_kit.bundle.render import render
 from hyperpod_kit.config.load import load
-from hyperpod_kit.errors import Unreachable
+from hyperpod_kit.errors import ClusterError, Unreachable
 from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.states import MountState
 from hyperpod_kit.remote.diagnosis import installed_bundles
@@ -273,13 +273,30 @@ def test_a_run_that_was_taken_over_ends_and_leaves_the_record_alone(
 ) -> None:
     def take_over(machine: Machine) -> None:
         fleet.on_switch = lambda machine: None
-        assert hk("rollout", "undo", "--yes").code == 0
+        refused = hk("rollout", "undo", "--yes")
+        assert refused.code == 1 and "is at work on cluster demo" in refused.err and "--take-over" in refused.err
+        assert hk("rollout", "undo", "--take-over", "--yes").code == 0
 
     fleet.on_switch = take_over
     ended = hk("rollout", "start", "--batch", "1", "--yes")
     assert ended.code == 1 and "has begun another rollout" in ended.err
     # The node that was at work then is among those that are taken back.
     assert fleet.switched[:2] == [(WORKERS[0], new), (WORKERS[0], OLD)] and stored(cloud)["state"] == "undone"
+
+
+def test_of_two_that_begin_at_once_one_writes_the_record(new: str, hk: Hk, fleet: Fleet) -> None:
+    from hyperpod_kit.aws.s3 import Bucket
+    from hyperpod_kit.remote.rollout.record import RolloutRecord, RolloutRecords, RolloutState
+
+    both = [RolloutRecords(Bucket("sagemaker-hyperpod-kit-demo", "us-east-1"), "hyperpod-kit/demo/") for _ in range(2)]
+    assert [records.read() for records in both] == [None, None]
+    first, second = (
+        RolloutRecord(new, RolloutState.RUNNING, run, by, 0.0) for run, by in (("1", "ann on a"), ("2", "bob on b"))
+    )
+    written = both[0].write(first)
+    with pytest.raises(ClusterError, match="ann on a has begun another rollout of this cluster, of bundle"):
+        both[1].write(second)
+    assert both[0].write(written).run == "1"
 
 
 def test_ctrl_c_finishes_the_batch(new: str, hk: Hk, fleet: Fleet, queue: SlurmQueue, cloud: Cloud) -> None:

@@ -42,6 +42,9 @@ FILES = ("conftest.py", "pyproject.toml", "provisioning_parameters.example.json"
 MOST_TESTS = 60
 """Tests of a mutant that are run at most, those that take the fewest lines first: they look at it most closely."""
 SECONDS = 900
+MAP_SECONDS = 7200
+GATE = "not full and not rehearsal"
+FULL = "full and not rehearsal"
 USAGE_ERROR = 4
 PACKAGES = {
     "hyperpod_kit/aws": "tests/unit/aws",
@@ -92,6 +95,14 @@ def drawn(seed: int, packages: Sequence[str]) -> Iterator[Mutant]:
     yield from everything
 
 
+@dataclass(frozen=True)
+class LineMap:
+    """`data`: which tests execute which lines; `failed`: tests that fail without any mutant."""
+
+    data: coverage.CoverageData
+    failed: Sequence[str]
+
+
 class Copy:
     """A copy of the checkout, in which one file is a mutant's at a time."""
 
@@ -104,51 +115,77 @@ class Copy:
         for name in FILES:
             shutil.copy(CHECKOUT / name, self.place / name)
 
-    def pytest(self, *words: str, **environment: str) -> int:
+    def pytest(self, *words: str, seconds: float = SECONDS, **environment: str) -> int:
         """Its exit code: 0 all passed, 1 some failed, 5 none were selected; 124 when they hang."""
         argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n", "0", "--timeout", "300", *words]
         given = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **environment}
         try:
             done = subprocess.run(
-                argv, cwd=self.place, env=given, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=SECONDS
+                argv, cwd=self.place, env=given, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=seconds
             )
         except subprocess.TimeoutExpired:
             return 124
         return done.returncode
 
-    def map_of(self, package: str, place: Path) -> coverage.CoverageData:
-        """Which tests execute which lines of a package; made once and kept."""
-        path = place / f"map-{package.replace('/', '-')}"
-        if not path.exists():
+    def map_of(self, package: str, marks: str, place: Path) -> LineMap:
+        """Return which tests with these marks execute which lines of a package; made once and kept.
+
+        Raises RuntimeError where the tests do not come to their end within MAP_SECONDS.
+        """
+        path = place / f"map-{package.replace('/', '-')}-{marks.split()[0]}"
+        failed_path = Path(f"{path}.failed")
+        if not failed_path.exists():
+            path.unlink(missing_ok=True)
             environment = {"HPK_MUTANTS_MAP": str(path), "HPK_MUTANTS_PACKAGE": package}
-            self.pytest("-p", "tests.mutants.line_map", "-m", "not rehearsal", PACKAGES[package], **environment)
+            plugin = ("-p", "tests.mutants.line_map")
+            self.pytest(*plugin, "-m", marks, PACKAGES[package], seconds=MAP_SECONDS, **environment)
+        if not failed_path.exists():
+            raise RuntimeError(f"{PACKAGES[package]} ({marks}) did not end within {MAP_SECONDS} s")
         data = coverage.CoverageData(basename=str(path))
         data.read()
-        return data
+        return LineMap(data, json.loads(failed_path.read_text()))
 
-    def tests_of(self, mutant: Mutant, data: coverage.CoverageData) -> List[str]:
-        """Those that execute its line."""
+    def tests_of(self, mutant: Mutant, line_map: LineMap) -> List[str]:
+        """Those that execute its line, those that execute the fewest lines of its file first."""
         file = str(self.place / mutant.path)
-        failed = json.loads(Path(f"{data.base_filename()}.failed").read_text())
-        tests = set(data.contexts_by_lineno(file).get(mutant.site.line, [])) - {"", *failed}
+        contexts_by_line = line_map.data.contexts_by_lineno(file)
+        tests = set(contexts_by_line.get(mutant.site.line, [])) - {"", *line_map.failed}
         lines = {test: 0 for test in tests}
-        for contexts in data.contexts_by_lineno(file).values():
+        for contexts in contexts_by_line.values():
             for test in tests & set(contexts):
                 lines[test] += 1
         return sorted(tests, key=lambda test: (lines[test], test))[:MOST_TESTS]
 
-    def catches(self, mutant: Mutant, tests: Sequence[str], marks: str) -> str:
+    def catches(self, mutant: Mutant, tests: Sequence[str]) -> str:
         """What comes of the tests on the mutant."""
+        if not tests:
+            return "no test"
         path = self.place / mutant.path
         source = path.read_text()
         path.write_text(mutated(source, mutant.site))
         try:
-            code = self.pytest("-x", *(["-m", marks] if marks else []), *tests)
+            code = self.pytest("-x", *tests)
         finally:
             path.write_text(source)
         if code == USAGE_ERROR:
             raise RuntimeError(f"pytest does not know a test of {mutant.name}: remove the maps in {self.place.parent}")
-        return {0: "missed", 5: "no test"}.get(code, "caught")
+        if code == 0:
+            return "missed"
+        return "caught"
+
+    def try_on(self, mutant: Mutant, place: Path) -> Dict[str, object]:
+        """Return the row of a mutant: what the gate's tests say, and where they miss it, what all say."""
+        gate_tests = self.tests_of(mutant, self.map_of(mutant.package, GATE, place))
+        gate = self.catches(mutant, gate_tests)
+        row: Dict[str, object] = {"mutant": mutant.name, "tests": len(gate_tests), "gate": gate, "all": gate}
+        if gate == "caught":
+            return row
+        full_tests = self.tests_of(mutant, self.map_of(mutant.package, FULL, place))
+        full = self.catches(mutant, full_tests)
+        row["tests"] = len(gate_tests) + len(full_tests)
+        if full_tests:
+            row["all"] = full
+        return row
 
 
 def read(path: Path) -> Dict[str, str]:
@@ -178,11 +215,7 @@ def main() -> int:
             continue
         row = tried.get(mutant.name)
         if row is None:
-            tests = copy.tests_of(mutant, copy.map_of(mutant.package, place))
-            row = {"mutant": mutant.name, "tests": len(tests), "gate": "no test", "all": "no test"}
-            if tests:
-                row["gate"] = copy.catches(mutant, tests, "not full and not rehearsal")
-                row["all"] = row["gate"] if row["gate"] == "caught" else copy.catches(mutant, tests, "not rehearsal")
+            row = copy.try_on(mutant, place)
             with open(rows_file, "a") as stream:
                 stream.write(json.dumps(row) + "\n")
         if row["tests"] == 0:

@@ -6,8 +6,8 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Optional, Tuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Optional, Set, Tuple
 
 from hyperpod_kit.errors import Absent, NoBundle, NodeError
 from hyperpod_kit.model.mounts.base import Mount
@@ -28,7 +28,7 @@ class Node:
     """This node: its paths, its configuration, its facts, a way to run commands and a clock.
 
     requested_state_copy: which copy of Slurm's state a person has chosen where their ages do not tell (`node apply
-    --slurm-state`).
+    --slurm-state`). starting_units: units of systemd that this process has ordered to start and not waited for.
     """
 
     paths: NodePaths
@@ -37,6 +37,7 @@ class Node:
     runner: Runner
     clock: Clock
     requested_state_copy: Optional[StateCopy] = None
+    starting_units: Set[str] = field(default_factory=set, compare=False)
 
     @property
     def bundle_id(self) -> str:

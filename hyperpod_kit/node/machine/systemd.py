@@ -83,6 +83,22 @@ def start(node: Node, *units: str, timeout: float) -> bool:
     return bool(resting)
 
 
+def filter_inactive(node: Node, units: Sequence[str]) -> List[str]:
+    """Return those of `units` that neither run nor are being started; none where systemd does not answer."""
+    if not units:
+        return []
+    done = node.runner.run(["systemctl", "is-active", *units], timeout=20, check=False)
+    states = done.stdout.split()
+    if len(states) != len(units):
+        return []
+    return [unit for unit, state in zip(units, states) if state in ("inactive", "failed")]
+
+
+def has_failed(node: Node, unit: str) -> bool:
+    """Return whether the last start of a unit, or what it ran, has failed."""
+    return node.runner.run(["systemctl", "is-failed", "--quiet", unit], timeout=20, check=False).returncode == 0
+
+
 def query_unit_properties(node: Node, unit: str, names: Sequence[str]) -> Dict[str, str]:
     """Query properties of a unit; what systemd does not print is missing from the result."""
     done = node.runner.run(["systemctl", "show", "--property", ",".join(names), unit], timeout=20, check=False)

@@ -27,7 +27,11 @@ from hyperpod_kit.node.mounts.kinds.mount_record import read_record
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
 from hyperpod_kit.node.mounts.protect import missing_protective_flags, try_set_protective_flags
 from hyperpod_kit.node.observe.check import check_mount
+from hyperpod_kit.system.mountinfo import find_mount_at
 from hyperpod_kit.untrusted import by_descriptor
+
+BATCH = 16
+"""Mounts that are made at the same time: as many helpers, each with its TLS handshake, as a small node bears."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,9 @@ def start_unit_protect_and_copy_homes(node: Node, mount: Mount) -> Tuple[bool, s
 
     Raises MountFailed with the last error of whatever failed, or as `plan_unit_verb`.
     """
+    if carrier_unit(mount) in node.starting_units:
+        # Not looked at before its start has ended: half made it looks like somebody else's.
+        return _start_protect_and_copy_homes(node, mount, "start")
     mount_plan = plan_unit_verb(node, mount, _installed_unit_text(node, mount))
     if not mount_plan.verb:
         protected = try_set_protective_flags(node, mount)
@@ -90,10 +97,15 @@ def start_unit_protect_and_copy_homes(node: Node, mount: Mount) -> Tuple[bool, s
         audit.record_root_action_in_journal(
             "restarted", carrier_unit(mount), reason, asked_by="node apply", owner=mount.owner or ""
         )
-    changed, source = _start_unit_await_mount_and_record(node, mount, mount_plan.verb)
+    return _start_protect_and_copy_homes(node, mount, mount_plan.verb)
+
+
+def _start_protect_and_copy_homes(node: Node, mount: Mount, verb: str) -> Tuple[bool, str]:
+    """Return (True, what is mounted). Raises MountFailed."""
+    source = _start_unit_await_mount_and_record(node, mount, verb)
     try_set_protective_flags(node, mount)
     copy_homes_missing_on_mount(node, mount)
-    return changed, source
+    return True, source
 
 
 def describe_pending_changes(node: Node, mount: Mount) -> str:
@@ -112,13 +124,14 @@ def describe_pending_changes(node: Node, mount: Mount) -> str:
     return "; ".join(part for part in parts if part)
 
 
-def _start_unit_await_mount_and_record(node: Node, mount: Mount, verb: str) -> Tuple[bool, str]:
+def _start_unit_await_mount_and_record(node: Node, mount: Mount, verb: str) -> str:
+    """Return what is mounted. Raises MountFailed."""
     unit = carrier_unit(mount)
     error: Optional[str] = None
-    try:
-        node.runner.run(["systemctl", verb, unit], timeout=260)
-    except RunError as err:
-        error = systemd.last_log_line(node, unit) or err.message
+    if unit in node.starting_units and systemd.has_failed(node, unit):
+        error = systemd.last_log_line(node, unit) or f"{unit} has failed"
+    else:
+        error = _run_systemctl(node, verb, unit)
     # The daemon's unit goes on trying by itself, the one-shot has tried for long enough.
     seconds = 0.0
     if error is None or mount.traits.service.daemon:
@@ -134,7 +147,36 @@ def _start_unit_await_mount_and_record(node: Node, mount: Mount, verb: str) -> T
             ) from err
         raise MountFailed(error or err.message, hint=f"on the node: journalctl -u {unit}") from err
     write_json(node.paths.started_unit_text_record(mount.name), {"unit": installed_unit_digest(node, mount)})
-    return True, status.source
+    return status.source
+
+
+def _run_systemctl(node: Node, verb: str, unit: str) -> Optional[str]:
+    """Start or restart a unit and wait for it; return what failed."""
+    try:
+        node.runner.run(["systemctl", verb, unit], timeout=260)
+    except RunError as err:
+        return systemd.last_log_line(node, unit) or err.message
+    return None
+
+
+def start_units_of_next_mounts(node: Node, name: str) -> None:
+    """Order systemd to start the units of this mount and of the next ones, and wait for none of them.
+
+    Each mount's own step waits for its unit. At a boot systemd starts all of them at the same time, too. Where a unit
+    runs already or something is mounted at the path, nothing is ordered.
+    """
+    mounts = [mount for mount in node.mounts if carrier_unit(mount) not in node.starting_units]
+    names = [mount.name for mount in mounts]
+    if name not in names:
+        return
+    first = names.index(name)
+    mountinfo = read_text(node.paths.mountinfo) or ""
+    absent = [mount for mount in mounts[first : first + BATCH] if find_mount_at(mountinfo, mount.path) is None]
+    units = systemd.filter_inactive(node, [carrier_unit(mount) for mount in absent])
+    if len(units) < 2:
+        return
+    node.runner.run(["systemctl", "start", "--no-block", *units], timeout=30, check=False)
+    node.starting_units.update(units)
 
 
 def was_mounted_with_other_options(node: Node, mount: Mount) -> bool:
@@ -189,6 +231,7 @@ def record_unit_digests_of_running_mounts(node: Node, mounts: Sequence[Mount]) -
 
 
 def _apply_mount(node: Node, name: str) -> StepOutcome:
+    start_units_of_next_mounts(node, name)
     return StepOutcome(*start_unit_protect_and_copy_homes(node, node.mount(name)))
 
 

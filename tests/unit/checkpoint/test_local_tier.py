@@ -18,13 +18,17 @@ from hyperpod_kit.checkpoint.repository.records import catalog  # noqa: E402
 TRAINER = """
 import os, signal, sys, torch
 from hyperpod_kit.checkpoint import Manager, State
+from hyperpod_kit.errors import CheckpointError
 model = torch.nn.Linear(64, 64)
 state = State(model)
 manager = Manager(sys.argv[1], local=sys.argv[2])
 manager._agent.tries = 0
 manager.restore(state)
 torch.nn.init.constant_(model.weight, 7.0)
-assert not manager.save(5, state).wait("durable", 30)
+try:
+    assert not manager.save(5, state).wait("durable", 30)
+except CheckpointError as error:  # the agent was dead before the save came back
+    assert "the checkpoint agent has ended" in str(error)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 

@@ -132,7 +132,12 @@ def systemctl():
     if verb == "is-enabled":
         return 0 if units[0] in state("enabled") else 1
     if verb == "is-active":
-        return 0 if units[0] in state("running") else 3
+        running = state("running")
+        if "--quiet" not in ARGS:
+            print("\n".join("active" if unit in running else "inactive" for unit in units))
+        return 0 if units[0] in running else 3
+    if verb == "is-failed":
+        return 1
     if verb == "enable":
         keep("enabled", {**state("enabled"), **{unit: 1 for unit in units}})
     if verb == "disable":

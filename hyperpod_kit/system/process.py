@@ -31,6 +31,26 @@ def identify_unless_gone_or_zombie(pid: int, proc: str = "/proc") -> Optional[Pr
     return Process(pid, int(fields[19]))
 
 
+def is_runnable(pid: int, proc: str = "/proc") -> bool:
+    """Return whether a process, or one that it has started, is on a processor or waits for one (state R).
+
+    What waits for a file system is in another state (https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html).
+    False where /proc does not say.
+    """
+    pids = [pid]
+    for number in pids:
+        try:
+            with open(f"{proc}/{number}/stat", "rb") as file:
+                state = file.read().rpartition(b")")[2].split()[0]
+            with open(f"{proc}/{number}/task/{number}/children", "rb") as file:
+                pids.extend(map(int, file.read().split()))
+        except (OSError, IndexError):
+            continue
+        if state == b"R":
+            return True
+    return False
+
+
 def is_alive(process: Optional[Process]) -> bool:
     """Whether this very process still runs."""
     return process is not None and identify_unless_gone_or_zombie(process.pid) == process

@@ -20,11 +20,15 @@ from hyperpod_kit.job.base.report import JobReport
 from hyperpod_kit.job.base.signals import Signals
 from hyperpod_kit.job.records import state_place
 from hyperpod_kit.system.bounded_thread import CallUnanswered, result_within, start_in_thread
+from hyperpod_kit.system.process import is_runnable
 from hyperpod_kit.system.wait import BackOff, poll_until
 from hyperpod_kit.untrusted.text import clean_one_line
 
 DEADLINE = 5.0
 """Seconds in which a file can be made and removed on a file system that serves."""
+
+LONGEST = 30.0
+"""Seconds that a probe may take where what it waits for at each deadline is a processor, not the file system."""
 
 MARKS = "/run/hyperpod-kit/degraded"
 """Where the health timer leaves a file for each mount that failed too many checks in a row."""
@@ -80,10 +84,15 @@ class Probe:
         return [sys.executable, "-I", "-S", "-c", _PROBE_BARE, *self._places]
 
     def answers(self, *, write: bool = True) -> bool:
-        """Return whether the paths answer, after `deadline` seconds at most; True where no process can be started."""
+        """Return whether the paths answer, after `deadline` seconds at most; True where no process can be started.
+
+        On a node whose processors are all taken, the probe gets more time, up to LONGEST: that it has not run yet says
+        nothing of the file system.
+        """
         if self._process is not None and self._process.poll() is None:
             return False
-        end = time.monotonic() + self._deadline
+        start = time.monotonic()
+        end = start + self._deadline
         while True:
             try:
                 # No descriptor of ours: it may outlive us, and Slurm waits for whoever holds a job's log open.
@@ -96,12 +105,10 @@ class Probe:
                 )
             except OSError:
                 return True
-            code = poll_until(
-                self._process.poll,
-                lambda code: code is not None,
-                BackOff(0.002, 0.1),
-                seconds=end - time.monotonic(),
-            )
+            code = self._wait_until(end)
+            while code is None and is_runnable(self._process.pid) and end < start + LONGEST:
+                end = min(time.monotonic() + self._deadline, start + LONGEST)
+                code = self._wait_until(end)
             if code is None:
                 self._process.kill()
                 return False
@@ -109,6 +116,13 @@ class Probe:
             # Ended by a signal it says nothing of the root: Slurm signals every process of a step, this one too.
             if 0 <= code <= _SIGNAL or time.monotonic() >= end:
                 return code == 0
+
+    def _wait_until(self, end: float) -> Optional[int]:
+        """Return how the probe ended; None when it has not by `end`."""
+        assert self._process is not None
+        return poll_until(
+            self._process.poll, lambda code: code is not None, BackOff(0.002, 0.1), seconds=end - time.monotonic()
+        )
 
 
 def has_degraded_mounts(marks_directory: str = MARKS) -> bool:

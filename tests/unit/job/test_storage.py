@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import threading
 from pathlib import Path
 
@@ -15,7 +16,9 @@ from hyperpod_kit.job.base.signals import Signals
 from hyperpod_kit.job.decide.budget import count_spent_budget
 from hyperpod_kit.job.decide.outcome import Observation, classify
 from hyperpod_kit.job.decide.outcome_kind import OutcomeKind
+from hyperpod_kit.job.step import storage
 from hyperpod_kit.job.step.storage import CheckpointRoot, Probe
+from hyperpod_kit.system import process
 from tests.support.wait import until
 
 
@@ -48,10 +51,38 @@ def test_a_question_that_is_always_ended_has_an_end(tmp_path: Path, monkeypatch:
     assert not Probe(str(tmp_path), deadline=0.3).answers()
 
 
+@pytest.mark.parametrize(("work", "answers"), [("while :; do :; done", True), ("sleep 60", False)])
+def test_a_probe_that_waits_for_a_processor_is_no_outage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: str, answers: bool
+) -> None:
+    """A busy node has not run the probe yet, and whether the file system serves is seen when it has."""
+    state, begun = tmp_path / "state", tmp_path / "begun"
+    state.mkdir()
+    program = tmp_path / "mktemp"
+    program.write_text(f'#!/bin/sh\n( {work} ) & echo $! >{begun}; wait $!\nexec {shutil.which("mktemp")} "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    probe = Probe(str(state), deadline=0.5)
+    looks: list[int] = []
+
+    def look_at_work_that_has_begun(pid: int) -> bool:
+        looks.append(pid)
+        until(lambda: begun.exists() and begun.read_text().strip(), what="the work")
+        if not answers:
+            until(lambda: not process.is_runnable(pid), what="its sleep")
+        runnable = process.is_runnable(pid)
+        if len(looks) == 3 or not runnable:
+            os.kill(int(begun.read_text()), signal.SIGKILL)
+        return runnable
+
+    monkeypatch.setattr(storage, "is_runnable", look_at_work_that_has_begun)
+    assert probe.answers() == answers and len(looks) == (3 if answers else 1)
+
+
 def test_an_outage_is_outlasted(tmp_path: Path) -> None:
     state = tmp_path / "state"
     with Signals() as signals, open(tmp_path / "log", "w") as log:
-        storage = CheckpointRoot(str(state), 30.0, signals, JobReport(log.fileno()))
+        checkpoint_root = CheckpointRoot(str(state), 30.0, signals, JobReport(log.fileno()))
 
         def come_back() -> None:
             until(lambda: "does not answer" in (tmp_path / "log").read_text(), what="a word of the outage")
@@ -59,9 +90,9 @@ def test_an_outage_is_outlasted(tmp_path: Path) -> None:
 
         back = threading.Thread(target=come_back)
         back.start()
-        assert storage.outlast() and state.is_dir()
+        assert checkpoint_root.outlast() and state.is_dir()
         back.join()
-        assert not storage.outlast()
+        assert not checkpoint_root.outlast()
 
 
 def test_it_costs_no_budget() -> None:

@@ -9,6 +9,7 @@ import sys
 
 from hyperpod_kit.system import process
 from hyperpod_kit.system.process import Process
+from tests.support.wait import until
 
 
 def test_a_number_that_is_used_again_is_another_process() -> None:
@@ -51,3 +52,17 @@ def test_a_child_that_is_armed_ends_with_its_parent() -> None:
     parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
     assert parent.stdout is not None and parent.stdout.read() == b""
     assert parent.wait(10) == -signal.SIGKILL
+
+
+def test_what_computes_is_told_from_what_waits() -> None:
+    shell = subprocess.Popen(["/bin/sh", "-c", "( while :; do :; done ) & echo $!; wait"], stdout=subprocess.PIPE)
+    assert shell.stdout is not None
+    busy = int(shell.stdout.readline())
+    try:
+        until(lambda: process.is_runnable(shell.pid), what="a child on a processor")
+        os.kill(busy, signal.SIGSTOP)
+        until(lambda: not process.is_runnable(shell.pid), what="nothing that computes")
+    finally:
+        os.kill(busy, signal.SIGKILL)
+        shell.wait(10)
+    assert not process.is_runnable(shell.pid)

@@ -126,18 +126,23 @@ def stop(unit):
         remove_mount(shlex.split(exec_lines(unit, "ExecStart")[0])[-1])
 
 
+def show_states(verb, units):
+    """Print a state for each unit unless that is not asked for; none has failed here."""
+    running = state("running")
+    if "--quiet" not in ARGS:
+        print("\n".join("active" if unit in running else "inactive" for unit in units))
+    if verb == "is-active" and units[0] in running:
+        return 0
+    return 3
+
+
 def systemctl():
     words = [arg for arg in ARGS if not arg.startswith("--")]
     verb, units = words[0], words[1:]
     if verb == "is-enabled":
         return 0 if units[0] in state("enabled") else 1
-    if verb == "is-active":
-        running = state("running")
-        if "--quiet" not in ARGS:
-            print("\n".join("active" if unit in running else "inactive" for unit in units))
-        return 0 if units[0] in running else 3
-    if verb == "is-failed":
-        return 1
+    if verb in ("is-active", "is-failed"):
+        return show_states(verb, units)
     if verb == "enable":
         keep("enabled", {**state("enabled"), **{unit: 1 for unit in units}})
     if verb == "disable":

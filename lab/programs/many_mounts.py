@@ -65,7 +65,7 @@ def read_mount_seconds(driver: Driver) -> float:
     failed = [step["step"] for step in steps if step["status"] == "failed"]
     if failed:
         raise RuntimeError(f"failed: {', '.join(failed)}")
-    return sum(step["duration_ms"] for step in steps) / 1000
+    return float(sum(step["duration_ms"] for step in steps) / 1000)
 
 
 def main() -> None:

@@ -79,6 +79,8 @@ class FolderRoot:
         os.rename(self.path, self._away)
 
     def back(self) -> None:
+        if self.path.exists():  # a rank that was about to write has made another one
+            os.rename(self.path, self.path.with_name(f"{self.path.name}.anew"))
         os.rename(self._away, self.path)
 
 

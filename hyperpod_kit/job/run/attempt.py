@@ -114,7 +114,9 @@ class AttemptRunner:
         self.patience = Patience(options, context.scheduler, signals, report, interruptions.raise_if_signalled)
         self._proving = ProvingStep(options, context.env, report)
         self._outlived: Dict[Phase, float] = {}
-        self.storage = CheckpointRoot(options.state, options.storage_wait, signals, report, options.root)
+        self.storage = CheckpointRoot(
+            options.state, options.storage_wait, signals, report, options.root, context.claim_path
+        )
         self.resumption = Resumption(options, self.patience, self._proving, chooser, prover)
         self.failed_launches = FailedLaunches(report)
         self.container_starts = ContainerStarts(context.container, options, context.env)
@@ -146,11 +148,23 @@ class AttemptRunner:
         self.failed_launches.update_advice_and_hopelessness(outcome, start.used)
         return outcome
 
+    def _refuse_replaced_root(self) -> None:
+        """Raise GaveUp where another directory has come in the place of the root, and the root has not come back."""
+        root = self._context.options.root
+        if self.storage.is_replaced():
+            raise GaveUp(
+                f"{root} is another directory than the one that this job began with: its records and checkpoints are "
+                "gone, and training would start from scratch",
+                hint=f"bring {root} back, then: scontrol release {self._context.job.id.slurm_id}; released without it, "
+                "the job starts at step 0",
+            )
+
     def _prepare(self, number: int, lost: Sequence[str], previous: Optional[Outcome]) -> _Start:
         """Wait for storage and slurmctld, end what is left of the attempt before, and choose."""
         context = self._context
         if self.storage.outlast():
             self._interruptions.raise_if_signalled("waiting for storage")
+            self._refuse_replaced_root()
         if previous is not None and context.report.dead:
             reason = "the job's log was on a mount that was lost: a new run gets a new one"
             raise RunHandedBack(OutcomeKind.NODE_LOST, reason)

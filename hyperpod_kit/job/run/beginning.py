@@ -82,8 +82,10 @@ class Beginning:
             if self.signals.stop or self.signals.warned:
                 return False
 
-    def claim_root_unless_signalled(self, job: JobEnvironment) -> bool:
-        """Claim the root before anything is written there; return False when Slurm ends this run meanwhile.
+    def claim_root_unless_signalled(self, job: JobEnvironment) -> Optional[str]:
+        """Claim the root before anything is written there, and return the path of the claim.
+
+        None when Slurm ends this run meanwhile.
 
         Raises GaveUp in a requeued run, otherwise the error of the claim.
         """
@@ -91,7 +93,7 @@ class Beginning:
         lock_limit = limit if job.restart else LAST_RUN_WAIT
         try:
             self.sole.take(job.id.slurm_id, self.signals.pause_until_stop_or_warning, lock_limit)
-            ownership.claim(
+            return ownership.claim(
                 self.scheduler.runner,
                 self.options.state,
                 job.id,
@@ -99,10 +101,9 @@ class Beginning:
                 limit=limit,
                 root=self.options.root,
             )
-            return True
         except HyperpodKitError as err:
             if self.signals.stop:
-                return False
+                return None
             if job.restart:
                 raise GaveUp(err.message, hint=err.hint) from None
             raise err from None

@@ -40,8 +40,8 @@ def claim(
     *,
     limit: float = 120.0,
     root: str = "",
-) -> None:
-    """Claim the root for this job; do nothing when the job has it.
+) -> str:
+    """Claim the root for this job, unless the job has it; return the path of the claim.
 
     Args:
         runner: Runs scontrol.
@@ -61,7 +61,7 @@ def claim(
     while True:
         number, owner = _number_and_job_of_last_claim(state, pause)
         if owner == job.slurm_id:
-            return
+            return _claim_path(state, number)
         word = _state_of_owner(runner, state, owner, job.slurm_id)
         if word in COMING_BACK or (word == COMPLETING and time.monotonic() >= end):
             raise _owned(root, job, JobId.parse(str(owner)), word)
@@ -74,9 +74,10 @@ def claim(
             pause(1.0)
             continue
         body = json.dumps({"job": job.slurm_id, "t": round(time.time(), 3)}).encode() + b"\n"
+        path = _claim_path(state, number + 1)
         try:
-            durable.write_once(os.path.join(state, f"owner-{number + 1:06d}.json"), body)
-            return
+            durable.write_once(path, body)
+            return path
         except FileExistsError:
             continue
 
@@ -117,12 +118,16 @@ def _owned(root: str, job: JobId, owner: JobId, word: str) -> RunIsOwned:
     )
 
 
+def _claim_path(state: str, number: int) -> str:
+    return os.path.join(state, f"owner-{number:06d}.json")
+
+
 def _number_and_job_of_last_claim(state: str, pause: Callable[[float], None]) -> Tuple[int, Optional[str]]:
     """Return the number of the last claim and its job, which is None without a claim or in an incomplete one."""
     numbers = [int(match.group(1)) for match in map(_NAME.fullmatch, os.listdir(state)) if match]
     if not numbers:
         return 0, None
-    path = os.path.join(state, f"owner-{max(numbers):06d}.json")
+    path = _claim_path(state, max(numbers))
     end = time.monotonic() + _WRITING
     while True:
         job = _job_in_claim_or_none(path)

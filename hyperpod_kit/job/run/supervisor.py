@@ -90,22 +90,21 @@ class JobSupervisor:
             startup = Beginning(self._options, self._scheduler, self._report, self._signals, lock)
             with self._signals:
                 job = startup.wait_until_slurm_confirms_job(self._job)
-                if (
-                    job is None
-                    or not startup.prepare_directories_unless_signalled(job)
-                    or not startup.claim_root_unless_signalled(job)
-                ):
+                if job is None or not startup.prepare_directories_unless_signalled(job):
+                    return ExitCode.TERMINATED
+                claim_path = startup.claim_root_unless_signalled(job)
+                if claim_path is None:
                     return ExitCode.TERMINATED
             while True:
                 try:
-                    return self._run_claimed(startup, job)
+                    return self._run_claimed(startup, job, claim_path)
                 except RunBeginsAgain:
                     job = replace(job, restart=job.restart + 1)
                 with self._signals:
                     if not startup.prepare_directories_unless_signalled(job):
                         return ExitCode.TERMINATED
 
-    def _run_claimed(self, startup: Beginning, job: JobEnvironment) -> int:
+    def _run_claimed(self, startup: Beginning, job: JobEnvironment, claim_path: str) -> int:
         """Bring the records of the claimed root up to date, run the attempts, and return the exit code."""
         options = self._options
         ledger = Ledger(options.state, job.id.slurm_id, job.restart, born=life.id_of_batch_script_run(self._env))
@@ -131,6 +130,7 @@ class JobSupervisor:
             report=self._report,
             signals=self._signals,
             ledger=ledger,
+            claim_path=claim_path,
         )
         descriptors.raise_soft_limit_to_hard()
         self._warn_about_containers_and_descriptors(context)

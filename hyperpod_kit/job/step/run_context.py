@@ -26,6 +26,7 @@ class RunContext:
         groups: Components of a heterogeneous job that the step runs over.
         is_hyperpod: Whether srun knows HyperPod's own step retry.
         descriptor_limit: The soft limit of descriptors that the ranks get.
+        claim_path: This job's claim on the root; it is there for as long as the root is the one that was claimed.
     """
 
     options: RunOptions
@@ -40,3 +41,4 @@ class RunContext:
     report: JobReport
     signals: Signals
     ledger: Ledger
+    claim_path: str

@@ -66,11 +66,14 @@ class Probe:
 
     A program, and no call in a fork of this process, which has threads and handlers of signals.
 
-    `state`: the directory of our records; `root`: given where they are not in it.
+    `state`: the directory of our records; `root`: given where they are not in it; `claim_path`: the claim of the job,
+    which a directory that was made anew in the root's place does not have.
     """
 
-    def __init__(self, state: str, root: str = "", *, deadline: float = DEADLINE) -> None:
+    def __init__(self, state: str, root: str = "", *, claim_path: str = "", deadline: float = DEADLINE) -> None:
         self._places = [state]
+        if claim_path:
+            self._places.append(claim_path)
         if root and is_path(root) and os.path.relpath(state, root) != state_place.RECORDS_DIRECTORY:
             self._places.append(os.path.join(root, state_place.STATE_POINTER))
         self._deadline = deadline
@@ -225,10 +228,19 @@ class ObjectProbe:
 
 class CheckpointRoot:
     """The checkpoint root as `job run` sees it. `limit`: seconds that an outage is waited for, at most. `root`: given
-    where `state`, the directory of our records, is not in it."""
+    where `state`, the directory of our records, is not in it; `claim_path`: this job's claim, if it has one."""
 
-    def __init__(self, state: str, limit: float, signals: Signals, report: JobReport, root: str = "") -> None:
-        self._probe = Probe(state, root)
+    def __init__(
+        self,
+        state: str,
+        limit: float,
+        signals: Signals,
+        report: JobReport,
+        root: str = "",
+        claim_path: str = "",
+    ) -> None:
+        self._probe = Probe(state, root, claim_path=claim_path)
+        self._claim_path = claim_path
         self._objects: Optional[ObjectProbe] = None
         if root and not is_path(root):
             self._objects = ObjectProbe(root)
@@ -244,9 +256,15 @@ class CheckpointRoot:
             return False
         return self._objects is None or self._objects.answers()
 
+    def is_replaced(self) -> bool:
+        """Return whether a directory answers in the place of our records that is not the one that was claimed."""
+        return bool(self._claim_path) and not self._probe.answers() and Probe(self._state).answers()
+
     def _describe_outage(self) -> str:
         if self._objects is not None and self._objects.failure:
             return f"{self._root} does not answer: {self._objects.failure}"
+        if self.is_replaced():
+            return f"{self._state} is another directory than the one that this job began with"
         return f"{self._state} does not answer"
 
     def outlast(self) -> bool:

@@ -153,6 +153,45 @@ def test_storage_that_does_not_answer_is_waited_for(job_in_process: Job) -> None
     assert any("Input/output error" in event["message"] for event in job.said("storage"))
 
 
+REPLACES_ITS_ROOT = """
+[ -e {base}/once ] && exit 0
+[ "$SLURM_PROCID" = 0 ] || exec sleep 60
+touch {base}/once
+mv {root} {root}.away
+mkdir -p {root}/.hpk/exits
+exit 3
+"""
+"""What a cleaner does, or a rename, and then a rank that makes the directories which it writes into."""
+
+
+def test_a_directory_in_the_place_of_the_root_is_not_trained_in_from_scratch(job: Job) -> None:
+    job.root.mkdir()
+    commit_checkpoint(str(job.root), 1, 1, 10)
+    away = job.root.with_name("root.away")
+
+    def bring_back() -> None:
+        until(lambda: job.has_reported("storage"), what="a word of the other directory")
+        job.root.rename(job.base / "other")
+        away.rename(job.root)
+
+    thread = threading.Thread(target=bring_back)
+    thread.start()
+    program = REPLACES_ITS_ROOT.format(base=job.base, root=job.root)
+    assert job.run(command=["/bin/sh", "-c", program], storage_wait=60.0) == 0
+    thread.join()
+    assert job.started_at() == [10, 10]
+    assert "is another directory than the one that this job began with" in job.said("storage")[0]["message"]
+
+
+def test_a_root_that_stays_replaced_holds_the_job(job: Job) -> None:
+    job.root.mkdir()
+    commit_checkpoint(str(job.root), 1, 1, 10)
+    program = REPLACES_ITS_ROOT.format(base=job.base, root=job.root)
+    with pytest.raises(GaveUp, match="training would start from scratch") as caught:
+        job.run(command=["/bin/sh", "-c", program], storage_wait=0.2)
+    assert "scontrol release 7" in str(caught.value.hint) and job.started_at() == [10]
+
+
 def test_a_controller_that_does_not_answer_is_waited_for_and_costs_no_restart(job: Job) -> None:
     once, silent, question = job.base / "once", job.base / "silent", "squeue job 7"
     answer = job.runner.answers[question]

@@ -86,13 +86,15 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 def _boost(place: str) -> float:
     """Of a page's words in the search. Manager and State are what most people look for by name."""
-    if place.startswith("how-to/") or place == "reference/python/checkpoint.md":
+    if place == "reference/python/checkpoint.md":
+        return 6.0
+    if place.startswith("how-to/"):
         return 4.0
     if place.startswith(RECORDS) or place == "reference/states.md":
         return 0.2
     if place.startswith("reference/") and not place.endswith(REFERENCES):
         return 1.0
-    return 3.0
+    return 2.5
 
 
 def _outside(page: Path) -> list[str]:

@@ -15,19 +15,18 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from urllib.parse import quote
 
 from docs_build.browser import Browser, BrowserError, find_chromium
 from docs_build.question_table import QUESTIONS, Question
+from docs_build.search_check import ITEMS, place_of, search
 
 CLICKS = 2
 WORDS = 250
 RESULTS = 3
 
-_FOUND = """[...document.querySelectorAll(".md-search-result__item")].slice(0, %d)
+_FOUND = f"""[...{ITEMS}].slice(0, {RESULTS})
   .flatMap(item => [...item.querySelectorAll("a.md-search-result__link")]).filter(link => link.checkVisibility())"""
 _LINKS = '[...document.querySelectorAll("a[href]")].filter(link => link.checkVisibility())'
-_IS_SEARCHED = r'/\d|No /.test((document.querySelector(".md-search-result__meta") || {}).textContent || "")'
 _SECTION = """(anchor => {
   const start = anchor ? document.getElementById(anchor) : document.querySelector("article h1");
   if (start.closest("tr")) return start.closest("tr").innerText;
@@ -40,29 +39,28 @@ _SECTION = """(anchor => {
 
 def ask(browser: Browser, site: Path, question: Question) -> tuple[int, int, str]:
     """How many clicks it took, how many words there are to read, and what is wrong: "" for an answer."""
-    home = (site / "index.html").as_uri()
     page, _, anchor = question.place.partition("#")
-    browser.open(f"{home}?q={quote(question.query)}" if question.query else home)
     clicks = 0
     if question.query:
-        browser.wait_for(_IS_SEARCHED)
-        links = browser.evaluate(f"{_FOUND % RESULTS}.map(link => link.href)")
-        places = [_place(link, site) for link in links]
+        search(browser, site, question.query)
+        places = [place_of(link, site) for link in browser.evaluate(f"{_FOUND}.map(link => link.href)")]
         target = next((place for place in (question.place, page) if place in places), None)
         if target is None:
             return 0, 0, f"not among the first {RESULTS} results: {', '.join(places) or 'none'}"
-        browser.click(f"{_FOUND % RESULTS}[{places.index(target)}]")
+        browser.click(f"{_FOUND}[{places.index(target)}]")
         _wait_until_at(browser, target)
         clicks = 1
+    else:
+        browser.open((site / "index.html").as_uri())
     for words in question.links:
         link = f"{_LINKS}.find(link => link.innerText.trim() === {json.dumps(words)})"
-        if not browser.wait_for(f"!!({_LINKS}.length) && ({link} ? 'there' : 'none')") == "there":
-            return clicks, 0, f"no link `{words}` on {_place(browser.evaluate('location.href'), site)}"
+        if not browser.evaluate(f"!!{link}"):
+            return clicks, 0, f"no link `{words}` on {place_of(browser.evaluate('location.href'), site)}"
         href = browser.evaluate(f"{link}.href")
         browser.click(link)
-        _wait_until_at(browser, _place(href, site))
+        _wait_until_at(browser, place_of(href, site))
         clicks += 1
-    here = _place(browser.evaluate("location.href"), site)
+    here = place_of(browser.evaluate("location.href"), site)
     if here == page and anchor:
         link = f'{_LINKS}.find(link => link.href.endsWith({json.dumps("#" + anchor)}) && link.closest(".md-sidebar"))'
         if not browser.evaluate(f"!!{link}"):
@@ -85,13 +83,6 @@ def _read(browser: Browser, anchor: str, phrase: str) -> tuple[int, str]:
     if count > WORDS:
         return count, f"the section has {count} words, at most {WORDS} take a minute"
     return count, ""
-
-
-def _place(url: str, site: Path) -> str:
-    """`how-to/upgrade.html#undo`, of an address with a query for the marks of a search."""
-    path, _, anchor = url.removeprefix(f"{site.as_uri()}/").partition("#")
-    page = path.partition("?")[0]
-    return f"{page}#{anchor}" if anchor else page
 
 
 def _wait_until_at(browser: Browser, place: str) -> None:

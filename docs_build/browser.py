@@ -84,9 +84,7 @@ class Browser:
 
     def set_screen(self, width: int, height: int, dark: bool = False) -> None:
         """The size of the window, and what the person's system prefers."""
-        self._call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
-        )
+        self._call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         scheme = "dark" if dark else "light"
         self._call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
@@ -131,13 +129,9 @@ class Browser:
             button = "none" if event == "mouseMoved" else "left"
             self._call("Input.dispatchMouseEvent", type=event, x=place[0], y=place[1], button=button, clickCount=1)
 
-    def save_picture(self, path: Path, height: int | None = None) -> None:
-        """A PNG of the window, or of the page down to `height`."""
-        clip = {}
-        if height is not None:
-            width = self.evaluate("innerWidth")
-            clip = {"clip": {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}}
-        answer = self._call("Page.captureScreenshot", format="png", captureBeyondViewport=height is not None, **clip)
+    def save_picture(self, path: Path) -> None:
+        """A PNG of what the window shows."""
+        answer = self._call("Page.captureScreenshot", format="png")
         path.write_bytes(base64.b64decode(answer["data"]))
 
     def _call(self, method: str, **parameters: Any) -> dict[str, Any]:

@@ -39,7 +39,7 @@ REVIEW = (
     Question(
         "review c",
         "A node does not mount its storage: which one, and why?",
-        "how-to/node-does-not-mount.html#which-mount-of-which-node-and-why",
+        "how-to/node-does-not-mount.html#find-the-mount-and-the-reason",
         "hyperpod-kit diagnose",
         query="node does not mount",
     ),
@@ -183,7 +183,7 @@ THREADS = (
     Question(
         "pytorch/torchtitan#305",
         "How does a torchtitan run begin with pretrained weights of Hugging Face?",
-        "how-to/torchtitan.html#what-torchtitans-settings-mean",
+        "how-to/torchtitan.html#torchtitans-settings",
         "initial_load_in_hf",
         query="torchtitan",
     ),
@@ -252,8 +252,8 @@ THREADS = (
     Question(
         "awslabs/awsome-distributed-ai#632",
         "A script of mine needs /fsx, which is not ready yet: who waits?",
-        "how-to/own-scripts.html#where-it-runs",
-        "mounts",
+        "how-to/own-scripts.html#when-a-script-runs",
+        "mounts and homes",
         query="run own script after mounts",
     ),
     Question(
@@ -287,7 +287,7 @@ THREADS = (
     Question(
         "awslabs/mountpoint-s3#630",
         "What does `Transport endpoint is not connected` mean, and what do I do?",
-        "how-to/node-does-not-mount.html#which-mount-of-which-node-and-why",
+        "how-to/node-does-not-mount.html#find-the-mount-and-the-reason",
         "the unit mounts it again within seconds",
         query="Transport endpoint is not connected",
     ),

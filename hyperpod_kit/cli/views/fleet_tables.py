@@ -17,7 +17,6 @@ from hyperpod_kit.remote.fleet.fleet_view import (
     format_duration,
 )
 from hyperpod_kit.remote.reports.groups import format_shortened_hostlist
-from hyperpod_kit.slurm.job_states import HAS_NODES
 from hyperpod_kit.untrusted.text import shortened
 
 if TYPE_CHECKING:
@@ -187,7 +186,7 @@ def describe_unknown_steps(view: FleetView) -> str:
 
     Nodes publish the step of the newest durable checkpoint, and not the one that a job is at.
     """
-    jobs = [job.id for job in view.jobs if job.step is None and job.state in HAS_NODES]
+    jobs = [job.id for job in view.jobs if job.step is None and job.has_nodes]
     if not jobs:
         return ""
     some = ", ".join(jobs[:3])

@@ -41,6 +41,7 @@ docs:  ## the documentation site, in site/: every page is built and every link i
 
 docs-search: docs  ## questions of newcomers, asked of the site in headless Chromium
 	.venv/bin/python -m docs_build.search_check site
+	.venv/bin/python -m docs_build.questions site
 
 dist:  ## wheels and sdist, built twice with the same bytes, and tried in an empty venv
 	./setup.sh venv dist

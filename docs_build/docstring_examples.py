@@ -1,4 +1,5 @@
-"""An extension of griffe: the `Example:` section of a docstring, which is plain code there, becomes a block of code."""
+"""An extension of griffe: the `Example:` section of a docstring, which is plain code there, becomes a block of code,
+and a default that is a private constant is shown as its value."""
 
 from __future__ import annotations
 
@@ -20,6 +21,13 @@ class FencedExamples(griffe.Extension):
         """Called by griffe for every module, class, function and attribute."""
         if obj.docstring is not None:
             obj.docstring.value = _SECTION.sub(_fenced, obj.docstring.value)
+
+    def on_function(self, *, func: griffe.Function, **_: Any) -> None:
+        """Called by griffe for every function and method, in their order in the module."""
+        for parameter in func.parameters:
+            constant = func.module.members.get(str(parameter.default))
+            if isinstance(constant, griffe.Attribute) and constant.name.startswith("_"):
+                parameter.default = constant.value
 
 
 def _fenced(section: re.Match[str]) -> str:

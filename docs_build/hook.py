@@ -20,6 +20,8 @@ from docs_build import command_pages, pages  # noqa: E402
 COMMANDS = "reference/commands"
 RECORDS = ("changelog.md", "faults.md", "benchmarks.md")
 """What was done and measured, which is rarely the first answer to a search."""
+REFERENCES = ("compatibility.md", "metrics.md", "permissions.md", "ports.md")
+"""Pages of the reference that are written for people with a question."""
 CONTRIBUTORS = "Contributors"
 """The section of the navigation whose pages the search leaves out."""
 
@@ -84,11 +86,15 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 def _boost(place: str) -> float:
     """Of a page's words in the search. Manager and State are what most people look for by name."""
-    if place.startswith("how-to/") or place == "reference/python/checkpoint.md":
+    if place == "reference/python/checkpoint.md":
+        return 6.0
+    if place.startswith("how-to/"):
         return 4.0
     if place.startswith(RECORDS) or place == "reference/states.md":
         return 0.2
-    return 1.0
+    if place.startswith("reference/") and not place.endswith(REFERENCES):
+        return 1.0
+    return 2.5
 
 
 def _outside(page: Path) -> list[str]:

@@ -7,15 +7,12 @@ Exit codes: 0 each question is answered, 1 some are not, 3 there is no Chromium.
 
 from __future__ import annotations
 
-import re
-import shutil
-import subprocess
 import sys
-import tempfile
 from collections import Counter
 from pathlib import Path
 from urllib.parse import quote
 
+from docs_build.browser import Browser, find_chromium
 from hyperpod_kit.cli.views import finding_texts
 
 QUESTIONS = {
@@ -39,25 +36,28 @@ API_NAMES = {
     "data": ("SampleIndex", "IndexedDataset", "ElasticLoader"),
 }
 
-_QUIET = ("--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-quic")
-_LINK = re.compile(r'href="([^"]*)" class="md-search-result__link"')
+ITEMS = 'document.querySelectorAll(".md-search-result__item")'
+_IS_SEARCHED = r'/\d|No /.test((document.querySelector(".md-search-result__meta") || {}).textContent || "")'
 
 
-def first(browser: str, site: Path, question: str) -> str:
-    """Where the first result leads, from the site's root; "" when nothing is found."""
-    with tempfile.TemporaryDirectory() as profile:
-        command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", *_QUIET]
-        # Its clock stands while something is under way: the budget is no time that passes.
-        command += [f"--user-data-dir={profile}", "--virtual-time-budget=20000", "--dump-dom"]
-        page = subprocess.run(
-            [*command, f"{(site / 'index.html').as_uri()}?q={quote(question)}"],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=True,
-        ).stdout
-    found = _LINK.search(page)
-    return found[1].partition("?")[0].removeprefix(f"{site.as_uri()}/") if found else ""
+def place_of(url: str, site: Path) -> str:
+    """`how-to/upgrade.html#undo`, of an address with a query for the marks of a search."""
+    path, _, anchor = url.removeprefix(f"{site.as_uri()}/").partition("#")
+    page = path.partition("?")[0]
+    return f"{page}#{anchor}" if anchor else page
+
+
+def search(browser: Browser, site: Path, question: str) -> None:
+    """Have the home page show what the search finds."""
+    browser.open(f"{(site / 'index.html').as_uri()}?q={quote(question)}")
+    browser.wait_for(_IS_SEARCHED)
+
+
+def first(browser: Browser, site: Path, question: str) -> str:
+    """The page that the first result leads to; "" when nothing is found."""
+    search(browser, site, question)
+    link = browser.evaluate(f'({ITEMS}[0]?.querySelector("a.md-search-result__link") || {{}}).href || ""')
+    return place_of(link, site).partition("#")[0]
 
 
 def questions() -> dict[str, str]:
@@ -70,15 +70,17 @@ def questions() -> dict[str, str]:
 
 def main() -> int:
     site = Path(sys.argv[1]).resolve()
-    browser = shutil.which("chromium") or shutil.which("google-chrome")
-    if browser is None:
+    program = find_chromium()
+    if program is None:
         print("there is no Chromium: apt-get install chromium", file=sys.stderr)
         return 3
     wrong = 0
-    for question, wanted in questions().items():
-        found = first(browser, site, question)
-        wrong += found != wanted
-        print(f"{question}: {found or 'nothing'}" + ("" if found == wanted else f", expected {wanted}"))
+    with Browser(program) as browser:
+        browser.set_screen(1280, 900)
+        for question, wanted in questions().items():
+            found = first(browser, site, question)
+            wrong += found != wanted
+            print(f"{question}: {found or 'nothing'}" + ("" if found == wanted else f", expected {wanted}"))
     return 1 if wrong else 0
 
 

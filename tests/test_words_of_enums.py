@@ -58,6 +58,7 @@ OTHERS = {
     ("job/resume/patience.py", "controller"): "the same",
     ("checkpoint/repository/format/digest.py", "readonly"): "a field of Python's Py_buffer",
     ("node/mounts/bring_up.py", "restart"): "a verb of systemctl",
+    ("cli/views/fleet_tables.py", "unknown"): "a step that nobody publishes",
     ("remote/reports/report.py", "none"): "NO_MOUNTS: what the table shows for a node without mounts",
 }
 

@@ -13,6 +13,7 @@ from hyperpod_kit.cli.views.fleet_tables import (
     describe_lost,
     describe_share,
     describe_step,
+    describe_unknown_steps,
     summarize,
 )
 from hyperpod_kit.cli.views.html_page import clean_and_escape_html
@@ -28,14 +29,20 @@ from hyperpod_kit.remote.fleet.fleet_view import (
 
 STYLE = """<style>
 body { max-width: 96rem; }
-td { overflow-wrap: break-word; } td:first-child, .n { white-space: nowrap; } small { color: #6e7781; }
+td { overflow-wrap: break-word; } td:first-child, .n { white-space: nowrap; } small { opacity: .65; }
 .wide { overflow-x: auto; } h2 { margin-bottom: 0; }
 .s { display: inline-block; border-radius: 3px; padding: 0 .4em; white-space: nowrap; }
 .s { color: #fff; background: #cf222e; }
 .s.ok, .s.well { background: #1a7f37; } .s.slow, .s.warning { background: #9a6700; } .s.stale { background: #8250df; }
-.s.hung { outline: 2px solid #cf222e; outline-offset: 1px; } .s.full { background: #bc4c00; }
+.s.hung { outline: 2px solid #cf222e; outline-offset: 1px; margin: 0 3px; } .s.full { background: #bc4c00; }
 .s.old, .s.silent { background: #57606a; }
 .bar { display: inline-block; width: 8em; height: .7em; background: #8883; } .bar i { display: block; height: 100%; }
+@media (max-width: 60rem) {
+  thead { display: none; } table, tbody, tr, td { display: block; }
+  tr { padding: .5rem 0; border-bottom: 1px solid #8888; }
+  td, td.n { border: 0; position: relative; padding: .1rem 0 .1rem 9rem; min-height: 1.5em; text-align: left; }
+  td:empty { display: none; } td::before { content: attr(data-head); position: absolute; left: 0; opacity: .65; }
+}
 </style>"""
 MOST_PATHS = 12
 """Columns of mounts."""
@@ -63,8 +70,14 @@ def _badge(word: str, kind: str) -> str:
 def _table_html(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table. `rows`: of HTML made here, in which every foreign text is escaped."""
     head = "".join(f"<th>{clean_and_escape_html(text)}</th>" for text in heads)
-    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>\n" for row in rows)
+    body = "".join(f"<tr>{_cells_html(heads, row)}</tr>\n" for row in rows)
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table></div>'
+
+
+def _cells_html(heads: Sequence[str], row: Sequence[str]) -> str:
+    """Return the cells of a row; each has the head of its column, which a narrow screen shows beside it."""
+    pairs = zip(heads, row)
+    return "".join(f'<td data-head="{clean_and_escape_html(head)}">{cell}</td>' for head, cell in pairs)
 
 
 def _nodes_html(view: FleetView) -> str:
@@ -130,7 +143,11 @@ def _jobs_html(view: FleetView) -> str:
     heads = ["job", "state", "what is wrong", "last step", "goodput", "lost to", "checkpoint", "nodes", "user", "name"]
     if not view.jobs:
         return "<p>none is known</p>"
-    return _table_html(heads, (_job_cells(job, view.at) for job in view.jobs))
+    table = _table_html(heads, (_job_cells(job, view.at) for job in view.jobs))
+    unknown = describe_unknown_steps(view)
+    if unknown:
+        table += f"<p>{clean_and_escape_html(unknown)}</p>"
+    return table
 
 
 def _job_cells(job: FleetJob, at: float) -> list[str]:

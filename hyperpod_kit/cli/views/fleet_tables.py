@@ -44,6 +44,9 @@ def render_fleet_tables(view: FleetView, each: bool) -> list[RenderableType]:
     parts: list[RenderableType] = [_nodes_table(view, each)]
     if view.jobs:
         parts.append(_jobs_table(view))
+    unknown = describe_unknown_steps(view)
+    if unknown:
+        parts.append(table_cell(unknown, "dim"))
     if view.storage:
         parts.append(_storage_table(view))
     parts += [table_cell(f"not known: {line}", "yellow") for line in view.not_known]
@@ -172,10 +175,24 @@ def _jobs_table(view: FleetView) -> Table:
 def describe_step(job: FleetJob) -> str:
     """Return the step, and what one takes."""
     if job.step is None:
-        return "?"
+        return "unknown"
     if job.step_seconds is None:
         return str(job.step)
     return f"{job.step}, {job.step_seconds:.3g} s each"
+
+
+def describe_unknown_steps(view: FleetView) -> str:
+    """Return how to know the steps of jobs at work that have none, "" where there is no such job.
+
+    Nodes publish the step of the newest durable checkpoint, and not the one that a job is at.
+    """
+    jobs = [job.id for job in view.jobs if job.step is None and job.has_nodes]
+    if not jobs:
+        return ""
+    some = ", ".join(jobs[:3])
+    if len(jobs) > 3:
+        some += f" and {len(jobs) - 3} more"
+    return f"step of {some} unknown: --root ROOT reads it from the job's checkpoint root, where `job run` records it"
 
 
 def describe_goodput(job: FleetJob) -> str:

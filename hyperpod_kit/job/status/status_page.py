@@ -40,9 +40,30 @@ body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem
 table { border-collapse: collapse; width: 100%; font-size: 14px; }
 th, td { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid #8884; vertical-align: top; }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
+.wide { overflow-x: auto; } .wide svg { min-width: 44rem; }
 svg { width: 100%; height: auto; } svg text { fill: currentColor; font: 12px system-ui, sans-serif; }
 .key span { display: inline-block; margin-right: 1rem; } .key i { display: inline-block; width: .8em; height: .8em; }
+@media (max-width: 60rem) {
+  thead { display: none; } table, tbody, tr, td { display: block; }
+  tr { padding: .5rem 0; border-bottom: 1px solid #8888; }
+  td, td.n { border: 0; position: relative; padding: .1rem 0 .1rem 9rem; min-height: 1.5em; text-align: left; }
+  td:empty { display: none; } td::before { content: attr(data-head); position: absolute; left: 0; opacity: .65; }
+}
 """
+
+HEADS = (
+    ("attempt", False),
+    ("started", False),
+    ("took", True),
+    ("nodes", False),
+    ("from checkpoint", False),
+    ("from step", True),
+    ("reached", True),
+    ("lost", True),
+    ("ended as", False),
+    ("then", False),
+)
+"""Heads of the columns of attempts, and whether a column is of numbers."""
 
 
 def page(
@@ -67,13 +88,12 @@ def page(
 {"".join(f"<p>{html.escape(line)}</p>" for line in (f"As of {_moment(now)}", sentence(sums), *more))}
 {_pictures(times, now)}
 <h2>Steps over time</h2>
-{steps_over_time_svg(attempts, now, checkpoint)}
+<div class="wide">{steps_over_time_svg(attempts, now, checkpoint)}</div>
 <p class="key">{_colour_legend(attempts)}</p>
-<table><thead><tr><th>attempt</th><th>started</th><th class="n">took</th><th>nodes</th><th>from checkpoint</th>
-<th class="n">from step</th><th class="n">reached</th><th class="n">lost</th><th>ended as</th><th>then</th></tr></thead>
+<div class="wide"><table><thead><tr>{"".join(_head(name, number) for name, number in HEADS)}</tr></thead>
 <tbody>
 {rows}
-</tbody></table>
+</tbody></table></div>
 <p>Lost: steps that the next attempt did again. Goodput: the part of the GPU time that the job held in which steps were
 done that lasted.</p>
 </body></html>
@@ -92,7 +112,7 @@ def _pictures(times: Sequence[JobTime], now: float) -> str:
             current = time_of_job.current
             for line in (show.now_at(current, now), show.newest_memory_capture_sentence(current, now)):
                 parts.append(f"<p>{html.escape(line)}</p>")
-        parts.append(pictures.waterfall_and_gantt_html(time_of_job))
+        parts.append(f'<div class="wide">{pictures.waterfall_and_gantt_html(time_of_job)}</div>')
     return "\n".join(parts)
 
 
@@ -235,35 +255,39 @@ def _source_text(attempt: JobAttempt) -> str:
     return attempt.source or ""
 
 
-def _row(attempt: JobAttempt, now: float) -> str:
-    def cell(value: object, number: bool = False) -> str:
-        text = ""
-        if value is not None:
-            text = html.escape(str(value))
-        if number:
-            return f'<td class="n">{text}</td>'
-        return f"<td>{text}</td>"
+def _head(name: str, is_number: bool) -> str:
+    if is_number:
+        return f'<th class="n">{name}</th>'
+    return f"<th>{name}</th>"
 
-    when = _moment(attempt.started)
-    duration: Optional[str] = None
+
+def _row(attempt: JobAttempt, now: float) -> str:
+    """Return the row of an attempt; each cell has the head of its column, which a narrow screen shows beside it."""
+    duration = ""
     if attempt.seconds is not None:
         duration = describe_duration(attempt.seconds)
+    step = ""
+    if attempt.step is not None:
+        step = str(attempt.step)
     passed = "; ".join(f"passed over {entry.get('attempt')}: {entry.get('why')}" for entry in attempt.rejected)
-    return (
-        "<tr>"
-        + "".join(
-            [
-                cell(attempt.name),
-                cell(when),
-                cell(duration, True),
-                cell(_nodes_text(attempt)),
-                cell(_source_text(attempt)),
-                cell(attempt.step, True),
-                cell(reached_step_text(attempt, now), True),
-                cell(lost_steps_text(attempt), True),
-                cell(ending(attempt)),
-                cell("; ".join(text for text in (attempt.hang, attempt.then, passed) if text)),
-            ]
-        )
-        + "</tr>"
+    values = (
+        attempt.name,
+        _moment(attempt.started),
+        duration,
+        _nodes_text(attempt),
+        _source_text(attempt),
+        step,
+        reached_step_text(attempt, now),
+        lost_steps_text(attempt),
+        ending(attempt),
+        "; ".join(text for text in (attempt.hang, attempt.then, passed) if text),
     )
+    cells = (_cell(name, is_number, value) for (name, is_number), value in zip(HEADS, values))
+    return f"<tr>{''.join(cells)}</tr>"
+
+
+def _cell(head: str, is_number: bool, text: str) -> str:
+    kind = ""
+    if is_number:
+        kind = ' class="n"'
+    return f'<td data-head="{head}"{kind}>{html.escape(text)}</td>'

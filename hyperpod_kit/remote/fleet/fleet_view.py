@@ -115,6 +115,11 @@ class FleetJob:
     severity: Severity = Severity.WELL
     problems: tuple[str, ...] = ()
 
+    @property
+    def has_nodes(self) -> bool:
+        """Whether Slurm says that it holds nodes."""
+        return self.state in HAS_NODES
+
 
 @dataclass(frozen=True)
 class FleetStorage:
@@ -199,7 +204,7 @@ def build_fleet_view(
         clean_one_line(cluster, NAME),
         at,
         tuple(sorted(nodes, key=_node_order)),
-        tuple(sorted(judged, key=lambda job: (job.severity, job.state not in HAS_NODES, job.id))),
+        tuple(sorted(judged, key=lambda job: (job.severity, not job.has_nodes, job.id))),
         tuple(_storage_rows(nodes)),
         tuple(clean_one_line(line, DETAIL) for line in not_known),
     )
@@ -362,7 +367,7 @@ def _device_counts(devices: Optional[Mapping[str, Any]]) -> tuple[str, ...]:
 def _with_jobs(nodes: Sequence[FleetNode], jobs: Iterable[FleetJob]) -> list[FleetNode]:
     on_node: dict[str, list[FleetJob]] = {}
     for job in jobs:
-        if job.state in HAS_NODES:
+        if job.has_nodes:
             for name in job.nodes:
                 on_node.setdefault(name, []).append(job)
     completed = []
@@ -460,7 +465,7 @@ def _with_problem(job: FleetJob, problem: str, severity: Severity) -> FleetJob:
 def _with_problems_of_nodes(job: FleetJob, nodes: Mapping[str, FleetNode]) -> FleetJob:
     """Return the job; one that runs on a node with a fault has a warning."""
     sick = [name for name in job.nodes if name in nodes and nodes[name].severity <= Severity.SILENT]
-    if not sick or job.state not in HAS_NODES:
+    if not sick or not job.has_nodes:
         return job
     more = f" and {len(sick) - 1} more" if len(sick) > 1 else ""
     return _with_problem(job, f"node {sick[0]}{more} not well", Severity.WARNING)

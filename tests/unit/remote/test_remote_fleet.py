@@ -200,6 +200,18 @@ def test_many_that_are_alike_have_one_row() -> None:
     assert len(text.splitlines()) < 45 < len(printed(view, each=True).splitlines())
 
 
+def test_a_step_that_no_node_publishes_is_unknown_and_how_to_know_it_is_said() -> None:
+    queue = [queued("7", "ip-10-1-0-1"), queued("8", "", state="PENDING")]
+    text = printed(seen(queue=queue))
+    assert "unknown" in text and "step of 7 unknown: --root ROOT reads it" in " ".join(text.split())
+    assert "step of 7 unknown: --root ROOT" in render_fleet_html(seen(queue=queue))
+    many = [queued(str(number), "ip-10-1-0-1") for number in range(10, 16)]
+    assert "step of 10, 11, 12 and 3 more unknown" in " ".join(printed(seen(queue=many)).split())
+    told = seen(queue=queue, roots=[STATUS])
+    assert told.jobs[0].step == 1207
+    assert "unknown: --root" not in " ".join(printed(told).split()) + render_fleet_html(told)
+
+
 def test_nothing_that_a_user_or_a_node_named_injects() -> None:
     evil = notes(6, [replace(mount("/fsx"), status={**mount("/fsx").status, "path": EVIL, "state": EVIL})])
     lies = notes(7, metrics=f'hyperpod_kit_job_attempts{{job_id="7<b>",uid="1"}} 1\n{EVIL}')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import operator
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,7 +12,6 @@ import torch
 from hyperpod_kit.checkpoint.agent.reports import replicas
 from hyperpod_kit.checkpoint.agent.shm import shm_slots
 from hyperpod_kit.checkpoint.agent.shm.control_page import Page, SlotState
-from hyperpod_kit.checkpoint.codec.dtypes import TYPES
 from hyperpod_kit.checkpoint.repository.format import digest
 from hyperpod_kit.checkpoint.repository.format.shard import ShardLayout
 from hyperpod_kit.checkpoint.repository.store.failpoint import failpoint
@@ -31,19 +31,17 @@ class PieceGroups(NamedTuple):
 
 
 class StagingSlot:
-    """`memory` with the tensors of its image, which are views into it, made once for a layout."""
+    """`memory` with the places of a layout's tensors in its image."""
 
     def __init__(self, memory: shm_slots.Slot, layout: ShardLayout) -> None:
         self.memory = memory
         self.layout = layout
-        self._tensors: dict[str, torch.Tensor] = {}
+        self._image = memory.image_mapping  # copies hold addresses in it: it stays mapped as long as this slot is used
+        self._offsets = {placed.spec.name: placed.begin for placed in layout.tensors if placed.end > placed.begin}
+        """Of each tensor that has bytes."""
+        self._device_views: dict[str, torch.Tensor] = {}
+        """The views that copies from a device go to, by name: made in the first save."""
         self._extra = b""
-        for placed in layout.tensors:
-            if placed.end > placed.begin:
-                raw = torch.frombuffer(
-                    memory.image_mapping, dtype=torch.uint8, offset=placed.begin, count=placed.end - placed.begin
-                )
-                self._tensors[placed.spec.name] = raw.view(TYPES[placed.spec.dtype]).view(placed.spec.shape)
         # Of the last save: its pieces that are not early, the same in groups, and the batches for those in host memory.
         self._late: list[TensorPiece] = []
         self._grouped = PieceGroups([], [], [], CopiedSources([]))
@@ -109,12 +107,14 @@ class StagingSlot:
         pieces are made once."""
         if pieces is self._grouped.late and self._batches is not None:
             return self._batches
+        image, offsets = self._image_address, self._offsets
         host_batches = memory_copy.cut_and_group_into_batches(
             [
-                memory_copy.TensorCopy(self._tensors[piece.spec.name], piece.tensor)
+                memory_copy.TensorCopy(image + offsets[piece.spec.name], piece.tensor)
                 for piece in pieces
-                if piece.spec.name in self._tensors
-            ]
+                if piece.spec.name in offsets
+            ],
+            lambda copy: self._view(copy.target - image, copy.source),
         )
         if pieces is self._grouped.late:
             self._batches = host_batches
@@ -123,7 +123,22 @@ class StagingSlot:
     def device_pieces(self, pieces: Sequence[TensorPiece]) -> list[device.DevicePiece]:
         """Return these pieces, on devices, with the views of the slot that they are copied to."""
         return [
-            (self._tensors[piece.spec.name], piece.tensor, piece.early)
+            (self._view_once_made(piece), piece.tensor, piece.early)
             for piece in pieces
-            if piece.spec.name in self._tensors
+            if piece.spec.name in self._offsets
         ]
+
+    def _view_once_made(self, piece: TensorPiece) -> torch.Tensor:
+        name = piece.spec.name
+        if name not in self._device_views:
+            self._device_views[name] = self._view(self._offsets[name], piece.tensor)
+        return self._device_views[name]
+
+    @property
+    def _image_address(self) -> int:
+        return ctypes.addressof(self._image)
+
+    def _view(self, offset: int, like: torch.Tensor) -> torch.Tensor:
+        """Return the part of the image at `offset` as a tensor of the type and shape of `like`."""
+        raw = torch.frombuffer(self._image, dtype=torch.uint8, offset=offset, count=like.nbytes)
+        return raw.view(like.dtype).view(like.shape)

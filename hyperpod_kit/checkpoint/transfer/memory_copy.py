@@ -33,10 +33,14 @@ Batch = list[tuple[Callable[..., Any], tuple[Any, ...]]]
 
 
 class TensorCopy(NamedTuple):
-    """Copy `source` to `target`, both tensors of the same type and shape; `target` is contiguous host memory."""
+    """Copy the elements of `source`, in order, to the host memory that begins at the address `target`."""
 
-    target: torch.Tensor
+    target: int
     source: torch.Tensor
+
+
+ViewOfTarget = Callable[[TensorCopy], torch.Tensor]
+"""The memory that a copy goes to, as a tensor of its source's type and shape."""
 
 
 def is_contiguous_without_flags(tensor: torch.Tensor) -> bool:
@@ -50,19 +54,23 @@ def copy_threads(ranks_here: int) -> int:
     return max(1, min(_MAX_THREADS, len(os.sched_getaffinity(0)) // max(1, ranks_here)))
 
 
-def cut_and_group_into_batches(copies: Sequence[TensorCopy]) -> list[Batch]:
+def cut_and_group_into_batches(copies: Sequence[TensorCopy], view_of_target: ViewOfTarget) -> list[Batch]:
     """Cut and group copies into batches for several threads, large ones first. They hold addresses:
-    keep the tensors alive."""
+    keep the tensors and the targets' memory alive.
+
+    `view_of_target` is called for sources that lie on a device or whose memory is not their elements in order.
+    """
     large: list[Batch] = []
     batch: Batch = []
     rest: list[Batch] = []
     room = _GROUP
     for copy in sorted(copies, key=lambda copy: -copy.source.nbytes):
-        size = copy.source.nbytes
-        if copy.source.device.type != "cpu" or not is_contiguous_without_flags(copy.source):
-            rest.append([(torch.Tensor.copy_, (copy.target, copy.source))])
+        target, source = copy
+        size = source.nbytes
+        if source.device.type != "cpu" or not is_contiguous_without_flags(source):
+            rest.append([(torch.Tensor.copy_, (view_of_target(copy), source))])
             continue
-        for call, length in _split_into_copy_calls(copy.target.data_ptr(), copy.source.data_ptr(), size):
+        for call, length in _split_into_copy_calls(target, source.data_ptr(), size):
             if length >= _GROUP:
                 large.append([call])
                 continue
@@ -79,9 +87,11 @@ def cut_and_group_into_batches(copies: Sequence[TensorCopy]) -> list[Batch]:
 def _split_into_copy_calls(
     target: int, source: int, size: int
 ) -> list[tuple[tuple[Callable[..., Any], tuple[Any, ...]], int]]:
+    if size < _VECTOR:  # before all other questions: a state may have thousands of these
+        return [((ctypes.memmove, (target, source, size)), size)]
     numpy = sys.modules.get("numpy")
     vector = numpy is not None and not (target | source) % 8
-    if size < _VECTOR or not vector or size >= 2 * STREAM:
+    if not vector or size >= 2 * STREAM:
         count = max(1, size // STREAM)
         edges = [size * n // count // 4096 * 4096 for n in range(count)] + [size]
         return [((ctypes.memmove, (target + a, source + a, b - a)), b - a) for a, b in itertools.pairwise(edges)]

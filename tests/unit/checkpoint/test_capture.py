@@ -23,9 +23,9 @@ def test_every_byte_is_copied_once_and_none_beside(threads: int, count: int) -> 
     room = torch.full((count + 16,), 7, dtype=torch.uint8)
     pool = memory_copy.Copier(threads)
     done: list[object] = []
-    pool.start(
-        memory_copy.cut_and_group_into_batches([memory_copy.TensorCopy(room[8 : 8 + count], source)]), done.append
-    ).help_and_wait()
+    target = room[8 : 8 + count]
+    copies = [memory_copy.TensorCopy(room.data_ptr() + 8, source)]
+    pool.start(memory_copy.cut_and_group_into_batches(copies, lambda _: target), done.append).help_and_wait()
     pool.close()
     assert torch.equal(room[8 : 8 + count], source) and done == [None]
     assert room[:8].tolist() == [7] * 8 and room[8 + count :].tolist() == [7] * 8
@@ -36,11 +36,9 @@ def test_views_of_any_layout_land_in_row_order() -> None:
     sources = [base.t(), base[:, ::2], base[1], torch.tensor(3.5), base.to(torch.bfloat16).t(), torch.empty(0, 3)]
     targets = [torch.zeros(source.shape, dtype=source.dtype) for source in sources]
     pool = memory_copy.Copier(2)
-    pool.start(
-        memory_copy.cut_and_group_into_batches(
-            [memory_copy.TensorCopy(t, s) for t, s in zip(targets, sources, strict=True)]
-        )
-    ).help_and_wait()
+    by_address = {target.data_ptr(): target for target in targets}
+    copies = [memory_copy.TensorCopy(t.data_ptr(), s) for t, s in zip(targets, sources, strict=True)]
+    pool.start(memory_copy.cut_and_group_into_batches(copies, lambda copy: by_address[copy.target])).help_and_wait()
     pool.close()
     assert all(torch.equal(t, s) for t, s in zip(targets, sources, strict=True))
 

@@ -146,11 +146,23 @@ def rank_tree_tensor_name(rank: int) -> str:
 
 
 def _layout_sort_key(spec: TensorSpec) -> Tuple[int, int, str]:
-    if spec.nbytes % ALIGN == 0:
+    size = spec.nbytes
+    if size % ALIGN == 0:
         return (0, 0, spec.name)
-    if spec.nbytes % 64 == 0:
+    if size % 64 == 0:
         return (1, 0, spec.name)
     return (2, -ITEM_BYTES[spec.dtype], spec.name)
+
+
+def _header_entry(name: str, dtype: str, shape: List[int], begin: int, end: int) -> str:
+    """Return a tensor's member of the header, as `json.dumps` writes it without spaces."""
+    extents = ",".join(map(str, shape))
+    return f'{json.dumps(name)}:{{"dtype":"{dtype}","shape":[{extents}],"data_offsets":[{begin},{end}]}}'
+
+
+def _sharding_entry(name: str, offsets: List[int]) -> str:
+    """Return a tensor's member of `DCP_SHARDING_INFO`, as `json.dumps` writes it."""
+    return f'{json.dumps(name)}: {{"saved_offsets": {offsets}}}'
 
 
 def lay_out(
@@ -173,12 +185,17 @@ def lay_out(
     names = [spec.name for spec in ordered]
     if len(set(names)) != len(names) or any(n.startswith(RESERVED) or n == "__metadata__" for n in names):
         raise CheckpointError("a tensor's name is taken twice or reserved: " + ", ".join(names[:8]))
-    places: List[Tuple[TensorSpec, int, int]] = []
-    at = 0
+    edges = [0]
+    entries: List[str] = []
+    sharding: List[str] = []
+    # Each entry is written as text at once: with thousands of tensors a dict for each would set off the collector.
     for spec in ordered:
-        places.append((spec, at, at + spec.nbytes))
-        at += spec.nbytes
-    tree_at, at = at, at + tree_bytes
+        begin, end = edges[-1], edges[-1] + spec.nbytes
+        edges.append(end)
+        dtype, shape, offsets = spec.as_safetensors()
+        entries.append(_header_entry(spec.name, dtype, shape, begin, end))
+        sharding.append(_sharding_entry(spec.name, offsets))
+    tree_at, at = edges[-1], edges[-1] + tree_bytes
     metadata = {
         "format": layout.FORMAT,
         "run": run_id,
@@ -191,28 +208,22 @@ def lay_out(
         "full": {spec.name: list(spec.full) for spec in ordered if spec.full},
         "dtypes": {spec.name: [spec.dtype, list(spec.shape)] for spec in ordered if spec.dtype not in NATIVE},
     }
-    sharding = {spec.name: {"saved_offsets": spec.as_safetensors()[2]} for spec in ordered}
     if tree_bytes:
-        sharding[rank_tree_tensor_name(rank)] = {"saved_offsets": [0]}
-    sharding[digests_tensor_name(rank)] = {"saved_offsets": [0]}
+        entries.append(_header_entry(rank_tree_tensor_name(rank), "U8", [tree_bytes], tree_at, at))
+        sharding.append(_sharding_entry(rank_tree_tensor_name(rank), [0]))
+    sharding.append(_sharding_entry(digests_tensor_name(rank), [0]))
+    file_metadata = {
+        "DCP_SHARDING_INFO": f"{{{', '.join(sharding)}}}",
+        "DCP_VERSION": "1.0",
+        "format": "pt",
+        "hpk": json.dumps(metadata, sort_keys=True),
+    }
+    entries.insert(0, f'"__metadata__":{json.dumps(file_metadata, separators=(",", ":"))}')
     count = digest.leaf_count(ALIGN + at, chunk)
     while True:  # the number of leaves depends on the header's length and the other way round
-        header: Dict[str, Any] = {
-            "__metadata__": {
-                "DCP_SHARDING_INFO": json.dumps(sharding),
-                "DCP_VERSION": "1.0",
-                "format": "pt",
-                "hpk": json.dumps(metadata, sort_keys=True),
-            }
-        }
-        for spec, begin, end in places:
-            dtype, shape, _ = spec.as_safetensors()
-            header[spec.name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
-        if tree_bytes:
-            header[rank_tree_tensor_name(rank)] = {"dtype": "U8", "shape": [tree_bytes], "data_offsets": [tree_at, at]}
         tail = count * digest.LEAF_BYTES
-        header[digests_tensor_name(rank)] = {"dtype": "U8", "shape": [tail], "data_offsets": [at, at + tail]}
-        text = json.dumps(header, separators=(",", ":")).encode()
+        digests = _header_entry(digests_tensor_name(rank), "U8", [tail], at, at + tail)
+        text = f"{{{','.join([*entries, digests])}}}".encode()
         text += b" " * (-(8 + len(text)) % ALIGN)
         base = 8 + len(text)
         needed = digest.leaf_count(base + at, chunk)
@@ -228,7 +239,7 @@ def lay_out(
     return ShardLayout(
         head,
         number_at,
-        tuple(Placed(s, base + b, base + e) for s, b, e in places),
+        tuple(Placed(spec, base + begin, base + end) for spec, begin, end in zip(ordered, edges, edges[1:])),
         base + at,
         base + at + tail,
         (base + tree_at, base + at),

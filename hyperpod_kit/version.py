@@ -18,7 +18,6 @@ from __future__ import annotations
 import functools
 import os
 import re
-import subprocess
 from typing import Mapping, Optional, Tuple
 
 RELEASE = "0.1.0"
@@ -68,6 +67,8 @@ def _git_commit_and_refs(directory: str) -> Optional[str]:
     """`<hash> <names>`, where names are the branches and tags of that commit."""
     if not os.path.exists(os.path.join(directory, ".git")):
         return None
+    import subprocess  # of a checkout alone
+
     try:
         completed = subprocess.run(
             ["git", "-C", directory, "log", "-1", "--no-show-signature", "--format=%H %D"],

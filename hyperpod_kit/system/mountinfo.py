@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Iterator, Optional, Tuple
+from typing import Iterator, NamedTuple, Optional, Tuple
 
 DISKS = frozenset(("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "ramfs", "overlay", "squashfs"))
 """Types of file systems that one machine has for itself. Their kernel code does not wait for a server."""
 
 
-@dataclass(frozen=True)
-class MountEntry:
+class MountEntry(NamedTuple):
     """One line of /proc/self/mountinfo. `mount_id` is unique while the mount lives; `options`: of mount and file
     system together; `root`: which directory of the file system; `stacked`: how many mounts lie one above the other at
     this path; `flags`: of the mount alone."""
@@ -87,7 +85,7 @@ def find_mount_at(mountinfo: str, path: str) -> Optional[MountEntry]:
     normalized = os.path.normpath(path)
     matches = [entry for entry in parse_mountinfo(mountinfo) if entry.path == normalized and entry.fs_type != "autofs"]
     if matches:
-        return replace(matches[-1], stacked=len(matches))
+        return matches[-1]._replace(stacked=len(matches))
     return None
 
 

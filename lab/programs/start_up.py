@@ -139,7 +139,7 @@ class Samples:
         main = [sys.executable, "-I", "-S", str(ROOT / "hyperpod_kit/job/__main__.py")]
         kill = "import os, signal; os.kill(int(os.environ['HPK_BENCH_PID']), signal.SIGKILL)"
         words = ["run", "--local", "--checkpoint-root", root, "--", sys.executable, "-I", "-S", "-c", kill]
-        start = f"export HPK_BENCH_PID=$$; exec {' '.join(main)} \"$@\""
+        start = f'export HPK_BENCH_PID=$$; exec {" ".join(main)} "$@"'
         return run_and_measure(["/bin/sh", "-c", start, "sh", *words], Path(root), must_succeed=False)
 
     def upload(self) -> float:

@@ -24,7 +24,7 @@ import torch
 from hyperpod_kit.checkpoint.agent.reports import extra_state
 from hyperpod_kit.checkpoint.codec import subclasses, typed_values
 from hyperpod_kit.checkpoint.codec.dtypes import NAMES
-from hyperpod_kit.checkpoint.codec.sharding import is_sharded
+from hyperpod_kit.checkpoint.codec.sharding import PLAIN, is_sharded
 from hyperpod_kit.errors import CheckpointError, StateNotSerializable
 from hyperpod_kit.untrusted.text import clean_one_line
 
@@ -218,6 +218,7 @@ GRADIENT = "g"
 Parameter that requires none."""
 
 _CONTAINERS = frozenset((dict, list, tuple))
+_TEXT = frozenset((str,))
 
 NO_WHOLES: Mapping[str, torch.Tensor] = {}
 
@@ -256,13 +257,15 @@ class _Encoder:
 
     def encode(self, value: Any, path: str) -> Json:
         kind = type(value)
+        if kind in PLAIN:  # before the questions that cost more: a state has thousands of tensors, and of dicts
+            return self._encode_tensor(value, path)
         if value is None or kind in (bool, str):
             return value
         if kind is int:
             return _int_or_refuse_too_large(value, path)
         if kind is float:
             return _encode_float(value)
-        if kind in _CONTAINERS:  # before the questions that cost more, since a state has thousands of dicts
+        if kind in _CONTAINERS:
             return self._encode_nested_refusing_cycles(value, path)
         if isinstance(value, torch.Tensor) or is_sharded(value):
             return self._encode_tensor(value, path)
@@ -320,7 +323,7 @@ class _Encoder:
         class_fields = {}
         if self._classes:
             class_fields = record_fields_naming_class(value)
-        if not class_fields and all(type(key) is str for key in value) and "$" not in value:
+        if not class_fields and _TEXT.issuperset(map(type, value)) and "$" not in value:
             return {key: self.encode(item, f"{path}.{key}") for key, item in value.items()}
         pairs = []
         for key, item in value.items():

@@ -21,7 +21,7 @@ from hyperpod_kit.checkpoint.ranks.collectives import Ranks
 from hyperpod_kit.checkpoint.ranks.submeshes import SubMeshes, TensorLayout
 from hyperpod_kit.errors import StateNotSerializable
 
-PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+PLAIN = frozenset((torch.Tensor, torch.nn.Parameter, torch.nn.Buffer))
 
 
 class LocalPart(NamedTuple):

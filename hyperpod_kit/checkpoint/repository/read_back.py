@@ -19,6 +19,9 @@ from hyperpod_kit.errors import CheckpointError
 MayContinue = Callable[[int], bool]
 """Asked before so many bytes are read; False ends it."""
 
+SECONDS_AT_END = 10.0
+"""That a read-back may take once nobody trains any more: what it was for stays until the next start."""
+
 
 class ReadBackOutcome(enum.Enum):
     """What a read-back has found."""

@@ -14,7 +14,6 @@ goes last.
 from __future__ import annotations
 
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Tuple
 
 from hyperpod_kit.checkpoint.repository.format import layout, manifest
@@ -83,6 +82,8 @@ def judge_all_checkpoints(
     `is_complete` too: by default all its files are there with their sizes, no data read. The newest that
     counts as proved has all its files as well.
     """
+    from concurrent.futures import ThreadPoolExecutor  # not at the start of each program: it brings logging
+
     is_complete = is_complete or has_all_files
     pinned, leased, proved = (
         pins.pinned_checkpoints(store),

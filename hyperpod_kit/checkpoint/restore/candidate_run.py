@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from hyperpod_kit.checkpoint.agent.reports import extra_state, replicas
 from hyperpod_kit.checkpoint.agent.reports.name_coverage import combine_plans as one_plan
@@ -30,8 +29,7 @@ _LEASE = 900.0
 """Seconds for which a checkpoint that is read is safe from retention."""
 
 
-@dataclass(frozen=True)
-class NearerTiers:
+class NearerTiers(NamedTuple):
     """What this rank has besides the root: its tiers of the run, the cheapest first. It may use `threads` cores."""
 
     run_id: str
@@ -50,8 +48,7 @@ class NearerTiers:
         raise CheckpointError(f"this rank has nothing in {name}")
 
 
-@dataclass(frozen=True)
-class ProvedHeader:
+class ProvedHeader(NamedTuple):
     """The proved beginning of a candidate: where each rank takes its shard from, and its tree."""
 
     body: Manifest | None  # None: the candidate is not committed, or nothing of the root is needed

@@ -14,9 +14,8 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -54,8 +53,7 @@ _SWITCH_SECONDS = 0.0002
 log = logging.getLogger("hyperpod_kit.checkpoint")
 
 
-@dataclass(frozen=True)
-class RestoreOutcome:
+class RestoreOutcome(NamedTuple):
     """What was found, and the capture that it came from, which the agents are to keep."""
 
     got: Restored | Fresh

@@ -8,9 +8,9 @@ import threading
 import time
 
 from hyperpod_kit.checkpoint.agent.persist.priority import lower_cpu_and_io_priority
-from hyperpod_kit.checkpoint.agent.process.agent_storage import READ_AT_END
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import AgentEvent, SaveDurable
 from hyperpod_kit.checkpoint.agent_client.startup import StartIdentity
+from hyperpod_kit.checkpoint.repository import read_back
 from hyperpod_kit.checkpoint.repository.policy import Policy
 from hyperpod_kit.checkpoint.saves.saves import log
 
@@ -51,7 +51,7 @@ class UserPolicy:
         """Wait until a requested deletion is done, for a minute at most."""
         with self._changed:
             self._ended = True
-            self._late = time.monotonic() + READ_AT_END
+            self._late = time.monotonic() + read_back.SECONDS_AT_END
             self._changed.notify()
         if self._thread is not None:
             self._thread.join(_PATIENCE)
@@ -64,7 +64,7 @@ class UserPolicy:
         return time.monotonic() > self._late
 
     def _enforce_when_requested(self, policy: Policy) -> None:
-        from hyperpod_kit.checkpoint.repository import read_back, retention
+        from hyperpod_kit.checkpoint.repository import retention
         from hyperpod_kit.checkpoint.repository.store.open import open_store
 
         lower_cpu_and_io_priority(whole_process=False)

@@ -32,6 +32,10 @@ class PerRankPaths:
             )
         self._cache: dict[str, bool] = {}
 
+    def __bool__(self) -> bool:
+        """Whether there is a selector."""
+        return self._match is not None
+
     def __contains__(self, path: object) -> bool:
         if self._match is None or not isinstance(path, str):
             return False

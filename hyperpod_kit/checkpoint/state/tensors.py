@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import itertools
 import json
+import operator
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -121,6 +122,20 @@ class CachedSubclass(NamedTuple):
     head: dict[str, Any]
 
 
+class PlannedWalk(NamedTuple):
+    """What follows from the pieces of a walk. `pieces`: those; none where one of them was made for the walk alone."""
+
+    pieces: tuple[TensorPiece, ...]
+    outline: Outline
+    absent: tuple[tuple[str, str], ...]
+    plan: str
+    shared: int
+
+    def is_of(self, pieces: tuple[TensorPiece, ...]) -> bool:
+        """Return whether these are the same objects: as nearly always, and sooner known than outlines are compared."""
+        return len(pieces) == len(self.pieces) and all(map(operator.is_, pieces, self.pieces))
+
+
 class WalkCache:
     """What the walks before this one have computed; holds no tensor that was made for a walk."""
 
@@ -128,7 +143,7 @@ class WalkCache:
         self.pieces: dict[str, CachedTensor] = {}
         self.apart: dict[str, CachedSubclass] = {}
         self.specs: dict[str, TensorSpec] = {}
-        self.last: tuple[Outline, tuple[tuple[str, str], ...], str, int] | None = None
+        self.last: PlannedWalk | None = None
 
 
 class Collector:
@@ -149,7 +164,7 @@ class Collector:
         self._ranks = ranks
         self._cache = cache
         self._full = full
-        self._owned = owned
+        self._owned = owned or ()  # nearly always, and then no call for each tensor
         self._places = sharding.Full(full, full and gather)
         self._tied = ties
         self._pieces: dict[str, TensorPiece] = {}
@@ -230,7 +245,7 @@ class Collector:
             path = self._name_for_second_tensor(path)
         cached = self._cache.pieces.get(path)
         piece: TensorPiece | None
-        if cached is not None and cached.use is use and _is_unchanged(tensor, cached):
+        if cached is not None and cached.tensor is tensor and cached.use is use and _is_unchanged(cached):
             self._sources[path] = tensor
             piece, identity = cached.piece, cached.identity
         else:
@@ -344,25 +359,35 @@ class Collector:
         """Return everything that was recorded, and add the shared names to the tree where ranks hold
         different ones. `shard_keys`: the keys of the tree whose values lie in this rank's shard."""
         pieces = tuple(self._pieces.values())
-        outline = tuple((piece.spec, piece.layout) for piece in pieces)
         absent = tuple(self._absent)
-        last = self._cache.last
-        if last is None or last[0] != outline or last[1] != absent:
-            shared = sum(not piece.is_per_rank for piece in pieces) + len(absent)
-            plan = state_plan_digest(pieces, absent, self._ranks.world, full=self._full)
-            last = self._cache.last = outline, absent, plan, shared
+        planned = self._cache.last
+        if planned is None or planned.absent != absent or not planned.is_of(pieces):
+            planned = self._cache.last = self._plan_walk(pieces, absent, planned)
         if self._ranks.placement.ranks_by_name:
             tree[name_coverage.SHARED_NAMES] = [[piece.spec.name, piece.type_and_shape] for piece in self._shared()]
             tree[name_coverage.SHARED_NAMES] += map(list, absent)
+        names_of_absent = tuple(name for name, _ in absent)
         return StateTensors(
-            tree, pieces, last[2], last[3], last[0], tuple(name for name, _ in absent), tuple(shard_keys)
+            tree, pieces, planned.plan, planned.shared, planned.outline, names_of_absent, tuple(shard_keys)
         )
 
+    def _plan_walk(
+        self, pieces: tuple[TensorPiece, ...], absent: tuple[tuple[str, str], ...], before: PlannedWalk | None
+    ) -> PlannedWalk:
+        """Return what follows from these pieces; from `before` where its outline is the same."""
+        outline = tuple((piece.spec, piece.layout) for piece in pieces)
+        kept = pieces
+        if any(piece.temporary for piece in pieces):
+            kept = ()
+        if before is not None and before.outline == outline and before.absent == absent:
+            return before._replace(pieces=kept)
+        shared = sum(not piece.is_per_rank for piece in pieces) + len(absent)
+        plan = state_plan_digest(pieces, absent, self._ranks.world, full=self._full)
+        return PlannedWalk(kept, outline, absent, plan, shared)
 
-def _is_unchanged(tensor: torch.Tensor, cached: CachedTensor) -> bool:
-    if tensor is not cached.tensor:
-        return False
-    now = sharding.undetached_local_tensor(tensor)
+
+def _is_unchanged(cached: CachedTensor) -> bool:
+    now = sharding.undetached_local_tensor(cached.tensor)
     return (
         now.data_ptr() == cached.address
         and now.dtype is cached.dtype

@@ -6,7 +6,7 @@ import abc
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from hyperpod_kit.checkpoint.agent.shm import shm_slots
 from hyperpod_kit.checkpoint.agent.shm.control_page import Key
@@ -22,8 +22,7 @@ STORAGE = "storage"
 """The name of the root among those of the tiers."""
 
 
-@dataclass(frozen=True)
-class RankSite:
+class RankSite(NamedTuple):
     """What a rank has to restore from besides the root.
 
     Attributes:

@@ -10,7 +10,6 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from typing import List, Sequence
 
@@ -56,6 +55,8 @@ def flush_expired_in_child_returning_losses() -> List[str]:
 
     A child that takes longer than LIMIT is killed, and not waited for. Raises OSError.
     """
+    import subprocess  # seldom needed, as above
+
     child = subprocess.Popen(
         [sys.executable, "-m", __name__], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import platform
 
 _IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
 _IO_LOWEST = (2 << 13) | 7
@@ -27,7 +26,7 @@ def lower_cpu_and_io_priority(*, whole_process: bool = True) -> None:
     if whole_process:
         with contextlib.suppress(OSError), open("/proc/self/autogroup", "w", encoding="ascii") as file:
             file.write(str(_NICE))
-    number = _IOPRIO_SET.get(platform.machine())
+    number = _IOPRIO_SET.get(os.uname().machine)
     if number is not None:
         # IOPRIO_WHO_PROCESS is 1, and 0 means the calling thread.
         ctypes.CDLL(None, use_errno=True).syscall(number, 1, 0, _IO_LOWEST)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import Callable, Iterator, Optional
 
 from hyperpod_kit.checkpoint.agent.persist import io_progress
@@ -107,6 +106,8 @@ def _map_in_order(work: Callable[[int], bytes], items: range, threads: int) -> I
     if threads <= 1 or len(items) <= 1:
         yield from map(work, items)
         return
+    from concurrent.futures import ThreadPoolExecutor  # not at the start of each program: it brings logging
+
     with ThreadPoolExecutor(threads) as pool:
         yield from pool.map(work, items)
 

@@ -26,9 +26,6 @@ from hyperpod_kit.checkpoint.repository.store.failpoint import failpoint
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.errors import CheckpointError
 
-READ_AT_END = 10.0
-"""Seconds that a read-back may take once nobody trains any more: what it was for stays until the next start."""
-
 
 class ReadBackTime:
     """How fast retention reads checkpoints back, and until when: it waits for `pace`, and ends when the agent is
@@ -46,7 +43,7 @@ class ReadBackTime:
         self._started_at = self._clock()
 
     def lift_pace_and_set_deadline(self) -> None:
-        """Lift the rate limit; from now on read-backs may take READ_AT_END seconds more."""
+        """Lift the rate limit; from now on read-backs may take `read_back.SECONDS_AT_END` more."""
         self._pace.lift()
         if not self._is_hurried:
             self._is_hurried, self._hurried_at = True, self._clock()
@@ -56,7 +53,7 @@ class ReadBackTime:
         read_back.MayContinue."""
         if self._stopped():
             return False
-        if self._is_hurried and self._clock() > max(self._started_at, self._hurried_at) + READ_AT_END:
+        if self._is_hurried and self._clock() > max(self._started_at, self._hurried_at) + read_back.SECONDS_AT_END:
             return False
         self._pace.wait_for_bytes(size)
         return True

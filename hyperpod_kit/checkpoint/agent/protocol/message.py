@@ -49,12 +49,26 @@ class CaptureOutcome(enum.Enum):
         return self in (CaptureOutcome.DROPPED, CaptureOutcome.REFUSED)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class Message:
-    """A message: what it is called on the socket, and its fields in the order in which they are written."""
+    """A message: what it is called on the socket, and its fields in the order in which they are written.
+
+    It is compared and printed here for all kinds, and a kind without fields needs no decorator: each start of a trainer
+    and of an agent would wait for what `dataclass` makes for each of thirty. Nobody changes a message.
+    """
 
     CHANNEL: ClassVar[str]
     TAG: ClassVar[str]
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and vars(other) == vars(self)
+
+    def __hash__(self) -> int:
+        return hash((type(self), *vars(self).values()))
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__qualname__}({values})"
 
     def to_json(self) -> JsonMessage:
         return {self.CHANNEL: self.TAG, **dataclass_to_json(self)}

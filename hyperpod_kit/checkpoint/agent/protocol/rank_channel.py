@@ -18,14 +18,13 @@ class _RankMessage(Message):
     CHANNEL = "op"
 
 
-@dataclass(frozen=True)
 class RankJoined(_RankMessage):
     """An agent of that rank has come in the place of another. Said by rank 0's own hub."""
 
     TAG = "joined"
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class RankCaptured(_RankMessage):
     """This rank has all bytes of that capture. `adopted`: of an earlier start or agent. `replicas`: what it holds
     together with others, where the save compares. `memory`: it need not go to storage."""
@@ -37,7 +36,7 @@ class RankCaptured(_RankMessage):
     memory: bool = field(default=False, metadata=UNLESS_FALSE)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class RankSealed(_RankMessage):
     """This rank has computed all digests of it."""
 
@@ -45,7 +44,7 @@ class RankSealed(_RankMessage):
     key: Key
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class RankSkipped(_RankMessage):
     """This rank will never have it."""
 
@@ -54,7 +53,7 @@ class RankSkipped(_RankMessage):
     reason: str = field(metadata=WHY)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class RankLocal(_RankMessage):
     """The end of a `persist` with a node-local tier: on the node's disk, or not `is_present` and to be uploaded from
     memory."""
@@ -64,7 +63,7 @@ class RankLocal(_RankMessage):
     is_present: bool = field(metadata=THERE)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class RankPersisted(_RankMessage):
     """The end of a `persist` or an `upload`: this rank's shard is on storage. `report`: see report_texts."""
 
@@ -73,7 +72,7 @@ class RankPersisted(_RankMessage):
     report: Dict[str, Any]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class RankFailed(_RankMessage):
     """The other end of a `persist` or an `upload`: the shard could not be written. `full`: for want of room."""
 
@@ -83,7 +82,7 @@ class RankFailed(_RankMessage):
     full: bool = field(default=False, metadata=UNLESS_FALSE)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class RankTensors(_RankMessage):
     """The answer to `which`."""
 
@@ -92,7 +91,7 @@ class RankTensors(_RankMessage):
     tensors: Tensors
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class RankText(_RankMessage):
     """The answer to `tell`: the text of that digest; None where it is not known any more."""
 
@@ -102,14 +101,12 @@ class RankText(_RankMessage):
     text: Optional[str]
 
 
-@dataclass(frozen=True)
 class RankHurried(_RankMessage):
     """This rank's machine or job is about to go: what is in memory alone should not stay there."""
 
     TAG = "hurried"
 
 
-@dataclass(frozen=True)
 class RankDone(_RankMessage):
     """This rank will capture nothing more: its trainer has closed, or is gone."""
 

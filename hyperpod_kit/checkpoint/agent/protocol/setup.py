@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from typing import Any, Dict, Optional, Sequence
+from typing import Any, Dict, NamedTuple, Optional, Sequence
 
 from hyperpod_kit.checkpoint.agent.shm import shm_paths, shm_slots
 from hyperpod_kit.checkpoint.agent.wire.channel import JsonMessage
 from hyperpod_kit.system.process import Process
 
 
-@dataclass(frozen=True)
-class AgentSetup:
+class AgentSetup(NamedTuple):
     """The first line of the socket pair, see startup.start_agent. `folder`: the user's directory in shared memory.
 
     `again`: this agent takes the place of one that died under the same trainer. `port`: where rank 0's agent listened.

@@ -18,7 +18,7 @@ class _FromTrainerMessage(Message):
     CHANNEL = "op"
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class Connect(_FromTrainerMessage):
     """Where rank 0's agent listens. Once, by every trainer; rank 0's agent has no use for it. The agent connects, or
     says `Fatal`."""
@@ -27,7 +27,7 @@ class Connect(_FromTrainerMessage):
     addresses: Sequence[Tuple[str, int]]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class PartnerAt(_FromTrainerMessage):
     """Where the agent listens that holds copies of this rank's captures. Once, where the run has partners."""
 
@@ -35,14 +35,13 @@ class PartnerAt(_FromTrainerMessage):
     addresses: Sequence[Tuple[str, int]]
 
 
-@dataclass(frozen=True)
 class TakeOver(_FromTrainerMessage):
     """To an agent that was started in the place of a dead one: go on with what this start has in the slots."""
 
     TAG = "again"
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class RestoreCompleted(_FromTrainerMessage):
     """The run has restored, from `keep` (None: from storage, or from nothing): that stays until a newer one is sealed,
     what else earlier starts left is freed. Once, after a restore or before the first save."""
@@ -52,7 +51,7 @@ class RestoreCompleted(_FromTrainerMessage):
     tier: str
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class SlotCaptured(_FromTrainerMessage):
     """The slot of that number is whole. The agent seals it, and tells rank 0's `RankCaptured`."""
 
@@ -60,7 +59,7 @@ class SlotCaptured(_FromTrainerMessage):
     slot: int
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class SaveSkipped(_FromTrainerMessage):
     """This rank will never have that save. Passed on as `RankSkipped`."""
 
@@ -69,7 +68,7 @@ class SaveSkipped(_FromTrainerMessage):
     reason: str = field(metadata=WHY)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class TensorDigests(_FromTrainerMessage):
     """The answer to `TensorQuery`; `tensors` None where they are not known any more. Passed on as `RankTensors`."""
 
@@ -78,7 +77,7 @@ class TensorDigests(_FromTrainerMessage):
     tensors: Tensors
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class FreeSlot(_FromTrainerMessage):
     """The save `key` finds no free slot: give up the oldest capture that may be. Answered by `SlotReleased`."""
 
@@ -86,7 +85,6 @@ class FreeSlot(_FromTrainerMessage):
     key: Key
 
 
-@dataclass(frozen=True)
 class Close(_FromTrainerMessage):
     """No save will come any more: bring to its end what is on its way, clean up, end. The answer is the agent's end."""
 
@@ -105,7 +103,7 @@ class _FromAgentMessage(Message):
     CHANNEL = "ev"
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class Ready(_FromAgentMessage):
     """The first word: what was there is adopted. `port`: where rank 0's agent listens, 0 for the others.
     `partner_port`: where this one takes other nodes' captures, 0 where the run has no partners."""
@@ -115,7 +113,7 @@ class Ready(_FromAgentMessage):
     partner_port: int = field(default=0, metadata=json_field(left_out=0))
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class StartRefused(_FromAgentMessage):
     """The only word of an agent that cannot begin: an error of class `kind`."""
 
@@ -125,14 +123,13 @@ class StartRefused(_FromAgentMessage):
     hint: Optional[str]
 
 
-@dataclass(frozen=True)
 class Alive(_FromAgentMessage):
     """A sign of life, every few seconds."""
 
     TAG = "alive"
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class AgentTrouble(_FromAgentMessage):
     """Something that a person should know, and that ends nothing."""
 
@@ -140,7 +137,7 @@ class AgentTrouble(_FromAgentMessage):
     reason: str = field(metadata=WHY)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class Stalled(_FromAgentMessage):
     """Work stands still; "": it goes on."""
 
@@ -148,7 +145,7 @@ class Stalled(_FromAgentMessage):
     reason: str = field(metadata=WHY)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class Fatal(_FromAgentMessage):
     """No save can reach storage any more; another agent would not help."""
 
@@ -156,7 +153,7 @@ class Fatal(_FromAgentMessage):
     reason: str = field(metadata=WHY)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class RootTaken(_FromAgentMessage):
     """A newer start has the root: nothing that this one saves will last. The agent stays."""
 
@@ -164,7 +161,7 @@ class RootTaken(_FromAgentMessage):
     reason: str = field(metadata=WHY)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class AgentEnded(_FromAgentMessage):
     """No agent will be there any more. Never on a socket: the trainer's end says so of itself."""
 
@@ -172,7 +169,7 @@ class AgentEnded(_FromAgentMessage):
     reason: str = field(metadata=WHY)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class SlotReleased(_FromAgentMessage):
     """The answer to `FreeSlot`: the slot that is free now, None when none could be given up."""
 
@@ -180,7 +177,7 @@ class SlotReleased(_FromAgentMessage):
     slot: Optional[int]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class TensorQuery(_FromAgentMessage):
     """In which tensors of that save, of those held by `holders`, may this rank differ? Answered by `TensorDigests`."""
 
@@ -189,7 +186,7 @@ class TensorQuery(_FromAgentMessage):
     holders: str
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class SaveSealed(_FromAgentMessage):
     """Every rank has sealed it: it can be restored from memory."""
 
@@ -197,7 +194,7 @@ class SaveSealed(_FromAgentMessage):
     key: Key
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class SaveLocal(_FromAgentMessage):
     """Every rank has it on its node's own disk."""
 
@@ -205,7 +202,7 @@ class SaveLocal(_FromAgentMessage):
     key: Key
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class SaveDurable(_FromAgentMessage):
     """It is committed; `note` is its attempt."""
 
@@ -215,7 +212,7 @@ class SaveDurable(_FromAgentMessage):
     outcome: CaptureOutcome = field(metadata=WAS)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class SaveFailed(_FromAgentMessage):
     """It will not be durable; `note` says why. `outcome`: what became of it, more exactly."""
 
@@ -225,7 +222,7 @@ class SaveFailed(_FromAgentMessage):
     outcome: CaptureOutcome = field(metadata=WAS)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class SaveDropped(_FromAgentMessage):
     """Some rank does not have it, or a newer one took its place; `note` says why."""
 

@@ -7,7 +7,6 @@ nothing; they are only parsed where somebody must know what they say.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from hyperpod_kit.checkpoint.agent.shm import control_page
@@ -45,8 +44,7 @@ def parse_in_shard(body: Any) -> Optional[InShard]:
     return InShard(rank_extra_state.parse_location(location), tuple(keys))
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(NamedTuple):
     """What one rank's agent says about its persisted shard; `pieces` are the tensors in it and their places, `extra` is
     all of its tree, `rank_state` what of that lies in the shard."""
 
@@ -131,8 +129,7 @@ def _locate_rank_state_in_shard(image: memoryview, room: Tuple[int, int], extra:
     return InShard(location, tuple(key for key, _ in parts))
 
 
-@dataclass(frozen=True)
-class ShardReport:
+class ShardReport(NamedTuple):
     """`parts`: of the tree, in its order. `pattern`, `table_text`: texts of the shard's table (see shard_table);
     `pieces` stand for both where the tensors do not lie one behind the other. `tree`: where the other parts of the tree
     are."""

@@ -21,7 +21,6 @@ import functools
 import hashlib
 import os
 import struct
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Dict, Iterable, NamedTuple, Optional, Tuple, Union
 
 from hyperpod_kit.environment import HPK_DIGEST
@@ -107,6 +106,8 @@ def leaves_of(alg: Algorithm, view: memoryview, *, chunk: int = CHUNK, threads: 
     starts = range(0, len(view), chunk)
     if threads <= 1 or len(starts) <= 1:
         return b"".join(alg.leaf(view[at : at + chunk]) for at in starts)
+    from concurrent.futures import ThreadPoolExecutor  # not at the start of each program: it brings logging
+
     with ThreadPoolExecutor(threads) as pool:
         return b"".join(pool.map(lambda at: alg.leaf(view[at : at + chunk]), starts))
 

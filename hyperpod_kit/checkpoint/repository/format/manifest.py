@@ -6,7 +6,6 @@ those bytes. A file that differs from its own re-encoding in one byte is no mani
 
 from __future__ import annotations
 
-import calendar
 import json
 import math
 import re
@@ -32,6 +31,8 @@ def format_time(seconds_since_1970: float) -> str:
 
 def parse_time(text: str) -> Optional[float]:
     """Return the Unix seconds of a time in the format's notation; None when it is none."""
+    import calendar  # of a reader of times: it brings datetime, and each trainer and agent would load both at its start
+
     try:
         return float(calendar.timegm(time.strptime(text, _TIME)))
     except ValueError:

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import uuid
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from hyperpod_kit.checkpoint.repository.format import layout, manifest
@@ -72,6 +70,8 @@ def read_run_file(store: Store) -> RunFile:
 def collect_identity_evidence(store: Store) -> Evidence:
     """Collect the run identities that manifests and epoch files name. Reads all of them, so it is only for a
     root whose RUN.json names no run, and for inspection. Raise OSError."""
+    from concurrent.futures import ThreadPoolExecutor  # not at the start of each program: it brings logging
+
     entries = [entry for entry in catalog.list_checkpoints(store) if entry.committed]
     with ThreadPoolExecutor(1 if store.capabilities.local else _READERS) as pool:
         claims = list(pool.map(lambda entry: _identity_or_problem_in_manifest(store, entry.checkpoint_id), entries))
@@ -165,6 +165,8 @@ def ensure_run_identity(store_or_root: StoreOrRoot, run: Optional[str] = None) -
     if identity is None:
         identity = infer_identity(store, fallback_run_name=run)
         if identity is None:
+            import uuid  # of a new run alone
+
             identity = write_run_file_unless_valid(
                 store, RunIdentity(run or os.path.basename(store.url.rstrip("/")) or "run", uuid.uuid4().hex)
             )

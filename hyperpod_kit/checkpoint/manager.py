@@ -24,7 +24,6 @@ import torch.distributed as dist
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import Close
 from hyperpod_kit.checkpoint.agent.wire.channel import JsonMessage
 from hyperpod_kit.checkpoint.agent_client import open_managers, startup
-from hyperpod_kit.checkpoint.agent_client.partner_link import PartnerLink
 from hyperpod_kit.checkpoint.capture import root_capacity
 from hyperpod_kit.checkpoint.capture.replica_check import ReplicaCheck
 from hyperpod_kit.checkpoint.capture.save_ids import SaveIds
@@ -186,6 +185,9 @@ class Manager:
         pool = SlotPool(self._start.run.run_id, self._ranks.rank, slots, folder=self._agent.shm_folder)
         link = None
         if partners:
+            # What speaks with agents of other nodes, most runs do without.
+            from hyperpod_kit.checkpoint.agent_client.partner_link import PartnerLink
+
             link = PartnerLink(self._ranks, self._start, self._agent)
         self._recovered = RecoveredSnapshots(
             self._ranks, self._start, self._agent, pool, local=directory, partners=link, threads=threads

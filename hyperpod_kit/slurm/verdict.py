@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import asdict, dataclass
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from hyperpod_kit.environment import HPK_ATTEMPT, HPK_STATE
 from hyperpod_kit.slurm import write_once
@@ -25,8 +24,7 @@ _ATTEMPT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}")
 _MOST = 1 << 62
 
 
-@dataclass(frozen=True)
-class RestoreVerdict:
+class RestoreVerdict(NamedTuple):
     """What all ranks agreed on. `source`: the attempt directory, `none`, or "" where `error` (a class of errors.py)
     says why there is none, in the words of `why`.
 
@@ -78,7 +76,7 @@ def write_verdict_if_under_job_run(env: Mapping[str, str], verdict: RestoreVerdi
     if state and attempt and _ATTEMPT.fullmatch(attempt):
         kept = [{"attempt": name, "why": clean_one_line(reason, 500)} for name, reason in verdict.rejected[:50]]
         value = {
-            **asdict(verdict),
+            **verdict._asdict(),
             "launch": step_launch_id_with_srun_port(env),
             "why": clean_one_line(verdict.why, 2000),
             "rejected": kept,

@@ -3,8 +3,8 @@
     python lab/programs/start_up.py [--repeat 10] [--only agent,upload] [--json]
 
 Each row has a limit that is measured in the same run: a bare interpreter; for `import Manager` the process's own time
-before the import; for `upload` boto3's own start. What counts is what a row takes beyond its limit. `agent`: until it is
-ready; `job run`: until the rank begins; `upload`: the example's bundle into an empty bucket of the rehearsal's S3.
+before the import; for `upload` boto3's own start. What counts is what a row takes beyond its limit. `agent`: until it
+is ready; `job run`: until the rank begins; `upload`: the example's bundle into an empty bucket of the rehearsal's S3.
 Exit codes: 0 all bars kept, 1 not.
 """
 

@@ -8,14 +8,16 @@ whole is: alike, in proportion, or, where torch cannot say how, as a stack with 
 
 from __future__ import annotations
 
-from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from hyperpod_kit.checkpoint.codec import sharding, typed_values, unsavable
 from hyperpod_kit.checkpoint.codec.dtypes import NAMES, TYPES
 from hyperpod_kit.errors import CheckpointError, StateNotSerializable
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 Json = Any
 
@@ -235,6 +237,8 @@ def _proportional_division_or_none(dtensor: Any, name: str) -> _Division | None:
 def _probe_sliced_dimension(local: Any, dim: int, name: str) -> tuple[int, Fraction] | None:
     """Return which dimension of the part becomes shorter when the tensor is cut along `dim`, and its
     items for one of the tensor's; None where that cannot be seen."""
+    from fractions import Fraction  # of divided subclasses alone
+
     extent, before = local.shape[dim], getattr(local, name).shape
     for number in (2, 4, 3, 8, 5, 7, 6):
         if extent % number:

@@ -10,12 +10,12 @@ import contextlib
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from hyperpod_kit.checkpoint import tiers
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import RestoreCompleted
 from hyperpod_kit.checkpoint.agent.shm.control_page import Key
 from hyperpod_kit.checkpoint.agent_client.agent_supervisor import AgentSupervisor
-from hyperpod_kit.checkpoint.agent_client.partner_link import PartnerLink
 from hyperpod_kit.checkpoint.agent_client.startup import StartIdentity
 from hyperpod_kit.checkpoint.capture import shm_capacity
 from hyperpod_kit.checkpoint.capture.slots import SlotPool
@@ -47,6 +47,9 @@ from hyperpod_kit.errors import (
 )
 from hyperpod_kit.slurm import verdict
 from hyperpod_kit.slurm.verdict import RestoreVerdict
+
+if TYPE_CHECKING:
+    from hyperpod_kit.checkpoint.agent_client.partner_link import PartnerLink
 
 
 class RecoveredSnapshots:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -188,7 +187,7 @@ class ShardedState(State):
         local_tensors = collector.finish_and_add_shared_names({})
         live = {piece.spec.name: piece.tensor for piece in local_tensors.pieces}
         self._filling.live = live
-        return replace(local_tensors, pieces=(*local_tensors.pieces, *remote_pieces))
+        return local_tensors._replace(pieces=(*local_tensors.pieces, *remote_pieces))
 
     def required_names(self, tree: Mapping[str, Any]) -> set[str]:
         """See State."""

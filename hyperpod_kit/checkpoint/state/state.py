@@ -338,7 +338,7 @@ class State:
             if names.get(name, name) in saved_names
         }
         self._filling.live = live_by_name
-        return replace(tensors, pieces=pieces, absent=absent)
+        return tensors._replace(pieces=pieces, absent=absent)
 
     def required_names(self, tree: Mapping[str, Any]) -> set[str]:
         """Name the tensors of `tree` that are filled or given to `adopt`; the others need not be read.

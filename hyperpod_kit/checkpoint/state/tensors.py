@@ -85,8 +85,7 @@ class TensorPiece:
 Outline = tuple[tuple[TensorSpec, str], ...]
 
 
-@dataclass(frozen=True)
-class StateTensors:
+class StateTensors(NamedTuple):
     """`plan` is a digest over world, names, types, full shapes and placements of what the ranks share: equal on all
     ranks, and equal between two runs exactly when topology and state are the same. `shared` is how many tensors the
     ranks share, those included of which no part lies here."""

@@ -5,15 +5,16 @@ from __future__ import annotations
 import abc
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from hyperpod_kit.checkpoint.agent.shm import shm_slots
 from hyperpod_kit.checkpoint.agent.shm.control_page import Key
 from hyperpod_kit.checkpoint.agent.shm.node_tiers import NodeTier
-from hyperpod_kit.checkpoint.agent_client.partner_link import PartnerLink
 from hyperpod_kit.checkpoint.ranks import wire_values
 from hyperpod_kit.checkpoint.transfer.load import ProvedShard
+
+if TYPE_CHECKING:
+    from hyperpod_kit.checkpoint.agent_client.partner_link import PartnerLink
 
 Tree = dict[str, Any]
 """The non-tensor state of a checkpoint."""
@@ -41,8 +42,7 @@ class RankSite(NamedTuple):
 
 
 @wire_values.register_type
-@dataclass(frozen=True)
-class HeldShard:
+class HeldShard(NamedTuple):
     """One rank's shard of a capture outside the root: what proves it, and what it is a part of."""
 
     tier: str

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from hyperpod_kit.checkpoint.agent.partner import partner_memory
 from hyperpod_kit.checkpoint.agent.shm import node_tiers, shm_paths, shm_slots
 from hyperpod_kit.checkpoint.agent.shm.control_page import Key, Page, SlotState
-from hyperpod_kit.checkpoint.agent_client.partner_link import PartnerLink
 from hyperpod_kit.checkpoint.saves.saves import log
 from hyperpod_kit.checkpoint.tiers.base import RankSite
 from hyperpod_kit.checkpoint.tiers.memory import MemoryTier
 from hyperpod_kit.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from hyperpod_kit.checkpoint.agent_client.partner_link import PartnerLink
 
 LocalKeys = Sequence[Key]
 Copies = Sequence[tuple[int, Key]]
@@ -92,5 +94,5 @@ class PartnerTier(MemoryTier):
         slot = shm_slots.create(
             self._folder, name, page.shard.size, extra_room=max(shm_slots.EXTRA_ROOM, page.shard.extra_size)
         )
-        slot.write_page(replace(page, state=SlotState.WRITING))
+        slot.write_page(page._replace(state=SlotState.WRITING))
         return slot

@@ -89,7 +89,7 @@ def test_a_page_that_is_begun_has_room_for_what_comes_at_its_sealing() -> None:
     def written(path: int, state: SlotState, **words: Any) -> None:
         origin = CaptureOrigin(root="/" * path, job=words)
         view = memoryview(bytearray(4096))
-        control_page.write(view, 1, replace(page(), state=state, origin=origin))
+        control_page.write(view, 1, page()._replace(state=state, origin=origin))
 
     longest = 0
     for path in range(2000):
@@ -100,8 +100,8 @@ def test_a_page_that_is_begun_has_room_for_what_comes_at_its_sealing() -> None:
             break
     assert longest > 1000
     moment = BootMoment("01234567.4026531834", 10.0**9)
-    sealed = capture_age.dated(replace(page(), origin=CaptureOrigin(root="/" * longest)), moment)
-    sealed = replace(sealed, shard=replace(sealed.shard, root="blake2b:" + "0" * 32))
+    sealed = capture_age.dated(page()._replace(origin=CaptureOrigin(root="/" * longest)), moment)
+    sealed = sealed._replace(shard=sealed.shard._replace(root="blake2b:" + "0" * 32))
     control_page.write(memoryview(bytearray(4096)), 1, sealed)
 
 
@@ -141,7 +141,7 @@ def lay(folder: str, root: str, word: object, *, job: str = "7", captured: bool 
     now = slot.page
     assert now is not None
     words = {key: value for key, value in now.origin.job.items() if key != SEALED_AT}
-    slot.write_page(replace(now, origin=replace(now.origin, job=words if word is None else {**words, SEALED_AT: word})))
+    slot.write_page(now._replace(origin=replace(now.origin, job=words if word is None else {**words, SEALED_AT: word})))
     slot.close()
     return name
 
@@ -247,7 +247,7 @@ def test_what_cannot_be_sealed_beside_what_is_saved_is_lost_aloud(capture: Any, 
     slot = capture(seq=5, step=50, slot=1)
     now = slot.page
     assert now is not None
-    slot.write_page(replace(now, shard=replace(now.shard, digest="unheard-of")))
+    slot.write_page(now._replace(shard=now.shard._replace(digest="unheard-of")))
     (outcome,) = flush.flush()
     assert outcome.removed and outcome.attempt and outcome.lost == "step 50 (seq 5)"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any, Dict, List
 
 import pytest
@@ -59,7 +58,7 @@ def _reports(*trees: Dict[str, Any], plans: str = "", writes: Any = None, **chan
         record = FileRecord(layout.shard_file(rank), 64, f"blake2b:{rank}", rank)
         reports[rank] = shard_report.Report(page, record, extra, pieces)
     for name, value in changed.items():
-        reports[1] = replace(reports[1], page=parse_page({**reports[1].page.to_json(), name: value}))
+        reports[1] = reports[1]._replace(page=parse_page({**reports[1].page.to_json(), name: value}))
     return reports
 
 

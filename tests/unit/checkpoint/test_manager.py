@@ -76,7 +76,7 @@ def disown() -> None:
     ):
         page = slot.page
         assert page is not None
-        slot.write_page(replace(page, origin=replace(page.origin, owner=(2**22 + 1, 1))))
+        slot.write_page(page._replace(origin=replace(page.origin, owner=(2**22 + 1, 1))))
 
 
 def test_save_close_restore_gives_the_same_state_and_leaves_nothing(root: str) -> None:

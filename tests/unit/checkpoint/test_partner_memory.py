@@ -80,7 +80,7 @@ def undated(page: Page | None) -> Page:
     """Without its moment: a copy has one of its own."""
     assert page is not None and SEALED_AT in page.origin.job
     job = {word: value for word, value in page.origin.job.items() if word != SEALED_AT}
-    return replace(page, origin=replace(page.origin, job=job))
+    return page._replace(origin=replace(page.origin, job=job))
 
 
 def test_a_capture_goes_there_and_comes_back_as_it_was(served: Any, shm: Path, tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_capture_goes_there_and_comes_back_as_it_was(served: Any, shm: Path, t
 
     def make(page: Page) -> shm_slots.Slot:
         made = shm_slots.create(str(back), slot.name, page.shard.size)
-        made.write_page(replace(page, state=SlotState.WRITING))
+        made.write_page(page._replace(state=SlotState.WRITING))
         return made
 
     partner_wire.fetch_capture([("127.0.0.1", server.port)], "token", page.origin.run_id, 1, page.key, make)

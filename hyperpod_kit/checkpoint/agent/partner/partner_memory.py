@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import replace
 from typing import Callable, Iterator, List, Optional, Tuple
 
 from hyperpod_kit.checkpoint.agent.shm import lock, node_tiers, shm_paths, shm_slots
@@ -44,7 +43,7 @@ def reserve_slot(slots_directory: str, run: str, page: Page, number: int, extra:
     if slot is None:
         shm_slots.remove(folder, name)
         slot = shm_slots.create(folder, name, page.shard.size, extra_room=max(extra, shm_slots.EXTRA_ROOM))
-    slot.write_page(replace(page, state=SlotState.WRITING))
+    slot.write_page(page._replace(state=SlotState.WRITING))
     return slot
 
 

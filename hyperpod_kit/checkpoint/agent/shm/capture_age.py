@@ -71,7 +71,7 @@ def _time_namespace_id() -> str:
 
 def dated(page: Page, moment: BootMoment) -> Page:
     """Return the page with `moment` as the time at which its capture was sealed."""
-    return replace(page, origin=replace(page.origin, job={**page.origin.job, SEALED_AT: str(moment)}))
+    return page._replace(origin=replace(page.origin, job={**page.origin.job, SEALED_AT: str(moment)}))
 
 
 def is_dated(page: Page) -> bool:

@@ -10,7 +10,7 @@ import enum
 import json
 import struct
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 from hyperpod_kit.checkpoint.repository.format import layout
 from hyperpod_kit.checkpoint.repository.format.digest import algorithm
@@ -90,8 +90,7 @@ class CaptureOrigin:
         return replace(self, job={**self.job, TIER: IN_MEMORY})
 
 
-@dataclass(frozen=True)
-class ShardFacts:
+class ShardFacts(NamedTuple):
     """The shard in the slot's image, and the non-tensor state behind the page. Sizes in bytes; `root` is the shard's
     digest, "" until it is sealed. `tensors` counts those that begin in this shard, `plan_tensors` those of all."""
 
@@ -107,8 +106,7 @@ class ShardFacts:
     root: str = ""
 
 
-@dataclass(frozen=True)
-class Page:
+class Page(NamedTuple):
     """What a slot holds."""
 
     state: SlotState = SlotState.FREE
@@ -141,10 +139,10 @@ class Page:
         if (self.state, state) not in _LEGAL:
             raise CheckpointError(f"a slot cannot go from {self.state} to {state}")
         if shard:
-            shard_facts = replace(self.shard, **shard)
+            shard_facts = self.shard._replace(**shard)
         else:
             shard_facts = self.shard
-        return replace(self, state=state, durable=durable or self.durable, shard=shard_facts)
+        return self._replace(state=state, durable=durable or self.durable, shard=shard_facts)
 
     def to_json(self) -> Dict[str, Any]:
         """As it stands on the page, in a rank's report and in a handed-in one: flat, and in this order."""
@@ -180,7 +178,7 @@ _EMPTY = Page().to_json()
 _KINDS = [(name, type(value)) for name, value in _EMPTY.items()]
 _STATES = {state.value: state for state in SlotState}
 _ORIGIN = [origin_field.name for origin_field in fields(CaptureOrigin)]
-_SHARD = ["shard_root" if shard_field.name == "root" else shard_field.name for shard_field in fields(ShardFacts)]
+_SHARD = ["shard_root" if name == "root" else name for name in ShardFacts._fields]
 
 
 def read(view: memoryview) -> Optional[Tuple[int, Page]]:

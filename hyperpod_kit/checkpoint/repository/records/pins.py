@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
 from typing import Set
 
 from hyperpod_kit.checkpoint.repository.format import layout, manifest
@@ -46,6 +45,8 @@ def pinned_checkpoints(store: Store) -> Set[str]:
 
 
 def _user() -> str:
+    import getpass  # of who pins alone
+
     try:
         return getpass.getuser()
     except (KeyError, OSError):

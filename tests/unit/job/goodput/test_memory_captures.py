@@ -77,7 +77,7 @@ def test_what_cannot_be_read_is_unknown_and_costs_only_itself(folder: Path, monk
     assert newest(ENV, NOW) == MemoryCapture(40, None, False)
     page = whole.page
     assert page is not None
-    undated = replace(page, origin=replace(page.origin, job={**page.origin.job, control_page.SEALED_AT: "odd"}))
+    undated = page._replace(origin=replace(page.origin, job={**page.origin.job, control_page.SEALED_AT: "odd"}))
     whole.write_page(undated)
     assert capture_age.is_dated(undated) and newest(ENV, NOW) == MemoryCapture(40, None, False)
     (folder / whole.name.file("ctl")).unlink()

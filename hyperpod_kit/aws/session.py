@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from functools import lru_cache
 from typing import Any, Optional
 
-from hyperpod_kit.aws import responses
+from hyperpod_kit.aws import responses, shapes
 from hyperpod_kit.errors import UsageError
 
 ATTEMPTS = 4
@@ -39,7 +38,7 @@ def client(service: str, region: Optional[str], *, connections: int = 10) -> Any
         options["s3"] = {"addressing_style": "path"}
     with translate_aws_errors(f"open {service}"):
         core = botocore.session.get_session()
-        core.register_component("data_loader", _service_model_loader())
+        core.register_component("data_loader", shapes.service_model_loader(""))
         session = boto3.session.Session(botocore_session=core, region_name=region)
         try:
             return responses.install_response_limits_and_checks(session.client(service, config=Config(**options)))
@@ -47,11 +46,3 @@ def client(service: str, region: Optional[str], *, connections: int = 10) -> Any
             raise UsageError(
                 f"open {service}: {err}", hint="AWS_ENDPOINT_URL is written like https://HOST, or not set at all"
             ) from err
-
-
-@lru_cache(maxsize=1)
-def _service_model_loader() -> Any:
-    """Return botocore's loader of service models, made once: endpoints.json alone costs 0.15 s of CPU each time."""
-    from botocore.loaders import create_loader
-
-    return create_loader()

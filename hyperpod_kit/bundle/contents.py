@@ -15,6 +15,7 @@ SHA256SUMS  bundle.json                                  written last
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Iterator
 
@@ -72,22 +73,31 @@ def list_copied_sources(sources: Sources) -> Iterator[tuple[str, Path]]:
         yield f"lib/hyperpod_kit/{name}", _require_file(sources.package / name)
     for package in VENDORED_PACKAGES:
         _require_file(sources.package / package / "__init__.py")
-        for file in _shipped_files(sources.package / package):
-            if file.suffix == ".py":
-                yield f"lib/hyperpod_kit/{file.relative_to(sources.package).as_posix()}", file
-    for file in _shipped_files(sources.slurm):
-        yield f"slurm/{file.relative_to(sources.slurm).as_posix()}", file
+        for path in list_shipped_files(sources.package / package):
+            if path.endswith(".py"):
+                yield f"lib/hyperpod_kit/{package}/{path}", sources.package / package / path
+    for path in list_shipped_files(sources.slurm):
+        yield f"slurm/{path}", sources.slurm / path
 
 
-def is_shipped_source(path: Path, tree: Path) -> bool:
-    """Return whether a path below `tree` is a file that ships: not hidden, and not left by a compiler or
-    an editor."""
-    hidden = any(part.startswith(".") or part == "__pycache__" for part in path.relative_to(tree).parts)
-    return not hidden and not path.name.endswith(LEFT_OUT_SUFFIXES) and path.is_file()
+def list_shipped_files(tree: Path) -> list[str]:
+    """Return the paths of the files that ship, relative to `tree` and with slashes, sorted part by part: those that are
+    not hidden, and not left by a compiler or an editor.
+
+    Texts and no Paths: of a thousand files, each a Path of its own is a tenth of a second.
+    """
+    top = str(tree)
+    paths: list[str] = []
+    for directory, subdirectories, names in os.walk(top):
+        subdirectories[:] = [name for name in subdirectories if not _is_hidden(name)]
+        shipped = [name for name in names if not _is_hidden(name) and not name.endswith(LEFT_OUT_SUFFIXES)]
+        files = [f"{directory}/{name}" for name in shipped if os.path.isfile(f"{directory}/{name}")]
+        paths += [file[len(top) + 1 :] for file in files]
+    return sorted(paths, key=lambda path: path.split("/"))
 
 
-def _shipped_files(tree: Path) -> Iterator[Path]:
-    return (path for path in sorted(tree.rglob("*")) if is_shipped_source(path, tree))
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".") or name == "__pycache__"
 
 
 def _require_file(path: Path) -> Path:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Iterator, Mapping
 
 from hyperpod_kit import extras
-from hyperpod_kit.bundle.contents import is_shipped_source
+from hyperpod_kit.bundle.contents import list_shipped_files
 from hyperpod_kit.bundle.sources import EXAMPLE, LICENSE, TREES, Sources
 from hyperpod_kit.errors import BundleError
 from hyperpod_kit.version import RELEASE
@@ -40,7 +40,7 @@ def build_wheel(sources: Sources) -> tuple[str, bytes]:
     files[f"{information}/METADATA"] = _metadata_text(version).encode()
     files[f"{information}/WHEEL"] = _WHEEL
     files[f"{information}/entry_points.txt"] = _ENTRY_POINTS
-    files[f"{information}/licenses/{LICENSE}"] = _read_source(sources.root / LICENSE)
+    files[f"{information}/licenses/{LICENSE}"] = _read_source(sources.root, LICENSE)
     record = f"{information}/RECORD"
     files[record] = _record_text(files, record)
     return f"hyperpod_kit-{version}-py3-none-any{SUFFIX}", _zip_files(files)
@@ -48,24 +48,21 @@ def build_wheel(sources: Sources) -> tuple[str, bytes]:
 
 def _package_files(sources: Sources) -> Iterator[tuple[str, bytes]]:
     """(name in the wheel, content) of the package and of the bundle's sources in it, as pyproject.toml places them."""
-    bundled = sources.package / "_bundle"
-    for path in _source_files_below(sources.package):
-        if bundled not in path.parents:
-            yield f"hyperpod_kit/{path.relative_to(sources.package).as_posix()}", _read_source(path)
+    for path in list_shipped_files(sources.package):
+        if not path.startswith("_bundle/"):
+            yield f"hyperpod_kit/{path}", _read_source(sources.package, path)
     for tree in TREES:
-        for path in _source_files_below(sources.root / tree):
-            yield f"hyperpod_kit/_bundle/{path.relative_to(sources.root).as_posix()}", _read_source(path)
+        for path in list_shipped_files(sources.root / tree):
+            yield f"hyperpod_kit/_bundle/{tree}/{path}", _read_source(sources.root / tree, path)
     for name in (EXAMPLE, LICENSE):
-        yield f"hyperpod_kit/_bundle/{name}", _read_source(sources.root / name)
+        yield f"hyperpod_kit/_bundle/{name}", _read_source(sources.root, name)
 
 
-def _source_files_below(directory: Path) -> Iterator[Path]:
-    return (path for path in sorted(directory.rglob("*")) if is_shipped_source(path, directory))
-
-
-def _read_source(path: Path) -> bytes:
+def _read_source(directory: Path, name: str) -> bytes:
+    path = f"{directory}/{name}"
     try:
-        return path.read_bytes()
+        with open(path, "rb") as file:
+            return file.read()
     except OSError as err:
         raise BundleError(f"{path}: {err.strerror}", hint="install hyperpod-kit again") from err
 

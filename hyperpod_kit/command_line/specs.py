@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Callable, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, NamedTuple, Optional, Sequence, Tuple, Union
 
 HELP_FLAGS = ("-h", "--help")
 
@@ -31,8 +31,7 @@ class ArgumentSpec:
         return {"": "{}", "?": "[{}]", "*": "[{}]...", "+": "{}..."}[self.count].format(self.metavar)
 
 
-@dataclass(frozen=True)
-class OptionSpec:
+class OptionSpec(NamedTuple):
     """An option; one without metavar and choices takes no value.
 
     help: {default} in it stands for the default; kind: makes the value of its text, and raises as a type of argparse
@@ -71,8 +70,7 @@ class OptionSpec:
         return self.metavar or f"[{'|'.join(self.choices)}]"
 
 
-@dataclass(frozen=True)
-class CommandSpec:
+class CommandSpec(NamedTuple):
     """A command that does something.
 
     summary: a sentence for the help of its group; description: for its own help, by default the summary; a paragraph of
@@ -116,8 +114,7 @@ class CommandSpec:
         return int(import_object(self.run)(arguments))
 
 
-@dataclass(frozen=True)
-class DeferredSpec:
+class DeferredSpec(NamedTuple):
     """A command whose table is in a module with dear imports: its attribute `COMMAND`, beside `main(words)`."""
 
     name: str

@@ -17,7 +17,6 @@ from hyperpod_kit.environment import HPK_CHECKPOINT_ROOT, HPK_FRESH
 from hyperpod_kit.errors import JobError, UsageError
 from hyperpod_kit.job.program.command_table import JOB
 from hyperpod_kit.run import LocalRunner
-from hyperpod_kit.slurm import control
 from hyperpod_kit.untrusted import by_descriptor, terminal
 
 
@@ -174,6 +173,7 @@ def print_task_prolog_of_shared_decision(args: argparse.Namespace) -> int:
 def submit_command(args: argparse.Namespace) -> int:
     """Call sbatch with `args.words`, and `args.command` after `--`. Raises HyperpodKitError."""
     from hyperpod_kit.job import submit
+    from hyperpod_kit.slurm import control
 
     argv = list(args.words)
     if args.command:

@@ -15,11 +15,12 @@ import json
 import os
 import resource
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -60,6 +61,9 @@ server.close()
 KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_EC2_METADATA_DISABLED": "true"}
 
 
+NOTHING: Mapping[str, str] = {}
+
+
 class Row(NamedTuple):
     """`sample`: seconds of one run; `limit`: the row that is subtracted from it, "" for none; `bar`: for the rest."""
 
@@ -68,21 +72,21 @@ class Row(NamedTuple):
     bar: float = 0.0
 
 
-def environment(**extra: str) -> dict[str, str]:
+def environment() -> dict[str, str]:
     """The caller's, with bytecode that is kept, and with this checkout's modules."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     paths = os.pathsep.join((str(ROOT), str(ROOT / "rehearsal")))
-    return {**kept, "PYTHONPATH": paths, **extra}
+    return {**kept, "PYTHONPATH": paths}
 
 
-def run_and_measure(argv: list[str], directory: Path, *, must_succeed: bool = True, **extra: str) -> float:
+def run_and_measure(argv: list[str], directory: Path, extra: Mapping[str, str] = NOTHING) -> float:
     """User and system time of a process and of those that it has waited for."""
     process = subprocess.Popen(
-        argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=directory, env=environment(**extra)
+        argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=directory, env={**environment(), **extra}
     )
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
-    if must_succeed and process.returncode != 0:
+    if process.returncode not in (0, -signal.SIGKILL):
         raise SystemExit(f"{argv}: exit code {process.returncode}")
     return usage.ru_utime + usage.ru_stime
 
@@ -98,8 +102,11 @@ class Samples:
     def python(self, code: str) -> float:
         return run_and_measure([sys.executable, "-c", code], self._directory)
 
-    def cli(self, *words: str, **extra: str) -> float:
-        return run_and_measure([sys.executable, "-c", CONSOLE_SCRIPT, *words], self._directory, **extra)
+    def cli(self, *words: str) -> float:
+        return run_and_measure([sys.executable, "-c", CONSOLE_SCRIPT, *words], self._directory)
+
+    def completion(self) -> float:
+        return run_and_measure([sys.executable, "-c", CONSOLE_SCRIPT], self._directory, COMPLETING)
 
     def import_manager(self) -> float:
         output = subprocess.check_output([sys.executable, "-c", IMPORT_MANAGER], env=environment(), text=True)
@@ -134,13 +141,13 @@ class Samples:
         return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
     def job_run(self) -> float:
-        """Of `job run --local`, which its rank kills as soon as it begins."""
+        """Of `job run --local`, which its rank kills as soon as it begins, and its wrapper with it."""
         root = tempfile.mkdtemp(dir=self._directory)
         main = [sys.executable, "-I", "-S", str(ROOT / "hyperpod_kit/job/__main__.py")]
-        kill = "import os, signal; os.kill(int(os.environ['HPK_BENCH_PID']), signal.SIGKILL)"
+        kill = "import os; [os.kill(pid, 9) for pid in (int(os.environ['HPK_BENCH_PID']), os.getppid())]"
         words = ["run", "--local", "--checkpoint-root", root, "--", sys.executable, "-I", "-S", "-c", kill]
         start = f'export HPK_BENCH_PID=$$; exec {" ".join(main)} "$@"'
-        return run_and_measure(["/bin/sh", "-c", start, "sh", *words], Path(root), must_succeed=False)
+        return run_and_measure(["/bin/sh", "-c", start, "sh", *words], Path(root))
 
     def upload(self) -> float:
         folder = Path(tempfile.mkdtemp(dir=self._directory))
@@ -158,7 +165,7 @@ class Samples:
         try:
             url = server.stdout.readline().strip()
             argv = [sys.executable, "-c", CONSOLE_SCRIPT, "upload"]
-            return run_and_measure(argv, folder, AWS_ENDPOINT_URL=url, **KEYS)
+            return run_and_measure(argv, folder, {"AWS_ENDPOINT_URL": url, **KEYS})
         finally:
             server.stdin.close()
             server.wait()
@@ -182,7 +189,7 @@ def rows_of(samples: Samples) -> dict[str, Row]:
         "hyperpod-kit explain 86": Row(lambda: samples.cli("explain", "86"), bare, 0.05),
         "hyperpod-kit job --help": Row(lambda: samples.cli("job", "--help"), bare, 0.05),
         "hyperpod-kit create-cluster --help": Row(lambda: samples.cli("create-cluster", "--help"), bare, 0.05),
-        "a key press: hyperpod-kit val<TAB>": Row(lambda: samples.cli(**COMPLETING), bare, 0.05),
+        "a key press: hyperpod-kit val<TAB>": Row(samples.completion, bare, 0.05),
         "upload": Row(samples.upload, "boto3's client of S3", 0.15),
     }
 

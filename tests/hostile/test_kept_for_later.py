@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, List
 
@@ -231,6 +230,6 @@ def test_what_ranks_hand_in_is_refused_with_an_error_of_ours(changed: Dict[str, 
 
 def test_words_of_rank_0_that_are_no_texts() -> None:
     whole = kept_parsers._of_rank(0)
-    reports = {0: replace(whole, extra="{}"), 1: kept_parsers._of_rank(1)}
+    reports = {0: whole._replace(extra="{}"), 1: kept_parsers._of_rank(1)}
     with pytest.raises(CheckpointError, match="non-tensor state"):
         assemble.build_commit_files(reports, {})

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.slurm import write_once
@@ -17,8 +16,7 @@ from hyperpod_kit.untrusted.dataclass_json import dataclass_from_json
 from hyperpod_kit.untrusted.text import clean_one_line
 
 
-@dataclass(frozen=True)
-class Exit:
+class Exit(NamedTuple):
     """How one rank ended.
 
     Attributes:
@@ -95,8 +93,7 @@ def last_launch(records: Sequence[Exit]) -> List[Exit]:
 def _exit(value: Dict[str, Any]) -> Exit:
     """Return the record in a JSON object. Raises ValueError for what no wrapper writes."""
     record = dataclass_from_json(Exit, value)
-    return replace(
-        record,
+    return record._replace(
         node=clean_one_line(record.node),
         boot_id=clean_one_line(record.boot_id),
         launch=clean_one_line(record.launch),
@@ -105,7 +102,7 @@ def _exit(value: Dict[str, Any]) -> Exit:
 
 def write(state: str, attempt: str, record: Exit) -> None:
     """Write a record once; an earlier one of the same rank stays. Raises OSError."""
-    write_once.write_new_record(directory(state, attempt), str(record.rank), asdict(record))
+    write_once.write_new_record(directory(state, attempt), str(record.rank), record._asdict())
 
 
 def describe(record: Exit) -> Dict[str, Any]:

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from dataclasses import asdict, astuple, dataclass
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from hyperpod_kit.slurm import write_once
 from hyperpod_kit.untrusted.dataclass_json import dataclass_from_json
@@ -27,8 +26,7 @@ _LONGEST = 200
 _BUNDLES = "/opt/hyperpod-kit/"
 
 
-@dataclass(frozen=True)
-class LaunchFailure:
+class LaunchFailure(NamedTuple):
     """`program` could not be executed on `node`. `launch` is as in exits.Exit, "" where it is not known."""
 
     node: str
@@ -56,7 +54,7 @@ def directory(state: str, attempt: str) -> str:
 
 def write(state: str, attempt: str, rank: int, failure: LaunchFailure) -> None:
     """Write the record of a rank once; an earlier one of the same rank stays. Raises OSError."""
-    write_once.write_new_record(directory(state, attempt), str(rank), asdict(failure))
+    write_once.write_new_record(directory(state, attempt), str(rank), failure._asdict())
 
 
 def read(state: str, attempt: str, launch: Optional[str] = None) -> List[LaunchFailure]:
@@ -76,7 +74,7 @@ def _failure(value: Mapping[str, Any]) -> Optional[LaunchFailure]:
         failure = dataclass_from_json(LaunchFailure, value, ignore_unknown=True, require_all=True)
     except ValueError:
         return None
-    return LaunchFailure(*(clean_one_line(text, _LONGEST) for text in astuple(failure)))
+    return LaunchFailure(*(clean_one_line(text, _LONGEST) for text in failure))
 
 
 def causes(failures: Sequence[LaunchFailure]) -> str:

@@ -16,8 +16,7 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from hyperpod_kit.job.decide.outcome_kind import OutcomeKind
 from hyperpod_kit.system.wait import BackOff
@@ -33,8 +32,7 @@ _RENEWING_EVENTS = ("gave_up", "rewound")
 """After these the counts of failures start anew."""
 
 
-@dataclass(frozen=True)
-class RetryPolicy:
+class RetryPolicy(NamedTuple):
     """Budgets, and the seconds between retries: none before the first, then `backoff`, which doubles with every further
     crash up to `backoff_cap`."""
 
@@ -47,8 +45,7 @@ class RetryPolicy:
     backoff_cap: float = 60.0
 
 
-@dataclass(frozen=True)
-class SpentBudget:
+class SpentBudget(NamedTuple):
     """What of the budgets is spent, seen from the checkpoint that the next attempt would start from."""
 
     crashes: int = 0
@@ -192,8 +189,7 @@ def exhausted(policy: RetryPolicy, spent: SpentBudget) -> Optional[str]:
     return None
 
 
-@dataclass(frozen=True)
-class PoisonCheckpoint:
+class PoisonCheckpoint(NamedTuple):
     """A checkpoint that is valid and ends every run that loads it.
 
     Attributes:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import enum
 import random
-from dataclasses import dataclass, replace
-from typing import Callable, Optional, Tuple
+from typing import Callable, NamedTuple, Optional, Tuple
 
 from hyperpod_kit.errors import GaveUp
 from hyperpod_kit.exit_codes import ExitCode
@@ -20,8 +19,7 @@ STORAGE_PAUSE_MIN, STORAGE_PAUSE_MAX = 1.0, 20.0
 """Seconds between two attempts while the checkpoint root does not answer."""
 
 
-@dataclass(frozen=True)
-class UnreadableCheckpoint:
+class UnreadableCheckpoint(NamedTuple):
     """A checkpoint that storage lists, and that ranks of several runs could not read."""
 
     name: str
@@ -37,8 +35,7 @@ class DecisionKind(enum.Enum):
     GIVE_UP = "give up"
 
 
-@dataclass(frozen=True)
-class RunDecision:
+class RunDecision(NamedTuple):
     """What follows an attempt.
 
     Attributes:
@@ -66,8 +63,7 @@ class RunDecision:
     passes_over: Optional[UnreadableCheckpoint] = None
 
 
-@dataclass(frozen=True)
-class AttemptFacts:
+class AttemptFacts(NamedTuple):
     """The facts that decide what follows: the outcome, the budget, and what else is known of the attempt.
 
     Attributes:
@@ -108,7 +104,7 @@ def decide(facts: AttemptFacts) -> RunDecision:
     decision = _first_decision(facts)
     has_to_begin_anew = facts.nothing_to_restore is not None and facts.may_begin_anew
     if has_to_begin_anew and decision.kind is DecisionKind.RETRY:
-        return replace(decision, begins_anew_after=facts.nothing_to_restore)
+        return decision._replace(begins_anew_after=facts.nothing_to_restore)
     return decision
 
 
@@ -237,8 +233,7 @@ RULES: Tuple[Callable[[AttemptFacts], Optional[RunDecision]], ...] = (
 )
 
 
-@dataclass(frozen=True)
-class StartFacts:
+class StartFacts(NamedTuple):
     """The facts that decide whether an attempt may be started from the checkpoint that was chosen.
 
     Attributes:
@@ -269,4 +264,4 @@ def refuse_start(facts: StartFacts) -> Optional[str]:
 
 def refuse_requeue(policy: RetryPolicy, spent: SpentBudget) -> Optional[str]:
     """Return why the job must not be requeued once more, or None: only the number of runs counts."""
-    return exhausted(policy, replace(spent, crashes=0, handed_back=0, requeues=spent.requeues + 1))
+    return exhausted(policy, spent._replace(crashes=0, handed_back=0, requeues=spent.requeues + 1))

@@ -5,8 +5,7 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from hyperpod_kit.job.base.exits import Exit, describe
 from hyperpod_kit.job.base.launch_failure import NOT_STARTED, LaunchFailure, causes
@@ -18,8 +17,7 @@ _LAST_CODE = 128
 """The last exit code that is no signal's."""
 
 
-@dataclass(frozen=True)
-class Observation:
+class Observation(NamedTuple):
     """The facts of an attempt that has ended.
 
     Attributes:
@@ -69,8 +67,7 @@ class Observation:
         )
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What happened to an attempt.
 
     Attributes:
@@ -175,8 +172,7 @@ def _describe_exit(record: Exit) -> str:
 def classify(observation: Observation) -> Outcome:
     """Return what happened, with the first and the last step of the attempt."""
     known_steps = [step for step in (furthest(observation.exits), observation.reached) if step is not None]
-    return replace(
-        _classify(observation),
+    return _classify(observation)._replace(
         reached=max(known_steps, default=None),
         begins=earliest(observation.exits),
         cut=observation.cut,

@@ -7,8 +7,7 @@ the queue, after a node failure, a preemption or by `scontrol requeue`, has coun
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Optional
+from typing import NamedTuple, Optional
 
 from hyperpod_kit.job.base.allocation import FORGOTTEN, LIVE_STATES, Allocation
 from hyperpod_kit.job.decide.outcome_kind import OutcomeKind
@@ -23,8 +22,7 @@ _LIMITS = {
 }
 
 
-@dataclass(frozen=True)
-class RunEnd:
+class RunEnd(NamedTuple):
     """The reason why a run ended: `kind` is NODE_LOST or one that is `by_slurm`, `explanation` is for people."""
 
     kind: OutcomeKind

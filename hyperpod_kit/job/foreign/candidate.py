@@ -6,8 +6,7 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Callable, Iterator, Tuple
+from typing import Callable, Iterator, NamedTuple, Tuple
 
 from hyperpod_kit.errors import CheckpointError
 
@@ -32,8 +31,7 @@ class Incomplete(CheckpointError):
     """Raised about a checkpoint that cannot be resumed from."""
 
 
-@dataclass(frozen=True)
-class Structure:
+class Structure(NamedTuple):
     """What a checkpoint consists of. `files`: paths of those whose bytes say whether they are whole; `proof`: how far
     the checkpoint is proven when they are whole, or when there are none."""
 
@@ -41,8 +39,7 @@ class Structure:
     proof: str = "crc"
 
 
-@dataclass(frozen=True)
-class ForeignCandidate:
+class ForeignCandidate(NamedTuple):
     """A checkpoint that is there. `name`: path below the root; `structure` looks at names, lengths and small files.
 
     `structure` raises Incomplete or another CheckpointError for what is damaged, OSError for what cannot be read.

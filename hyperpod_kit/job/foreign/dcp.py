@@ -7,7 +7,6 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import os
-import pickletools
 import re
 import struct
 from functools import partial
@@ -109,6 +108,8 @@ def _find_file_names_by_regex(pickle_bytes: bytes) -> Set[str]:
 
 
 def _find_file_names_by_opcodes(pickle_bytes: bytes, name: str) -> Set[str]:
+    import pickletools  # of damaged or old checkpoints alone
+
     file_names: Set[str] = set()
     try:
         for opcode, value, _ in pickletools.genops(pickle_bytes):

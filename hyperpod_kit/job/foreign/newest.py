@@ -6,9 +6,8 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from functools import partial
-from typing import Callable, List, Mapping, Optional, Tuple
+from typing import Callable, List, Mapping, NamedTuple, Optional, Tuple
 
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint
 from hyperpod_kit.job.foreign import dcp, proving
@@ -19,8 +18,7 @@ from hyperpod_kit.untrusted.text import clean_one_line
 DETECTORS: Tuple[Detector, ...] = (dcp.detect, megatron.detect, deepspeed.detect, huggingface.detect, lightning.detect)
 
 
-@dataclass(frozen=True)
-class ForeignCheckpoint:
+class ForeignCheckpoint(NamedTuple):
     """As `repository.selection.Selection`, with the framework and how far validity was proven.
 
     Its order is (0, step): these frameworks number nothing but steps.

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import dataclass
 from typing import Any, Dict, Iterable, NamedTuple, Optional
 
 from hyperpod_kit.errors import Untrusted
@@ -39,8 +38,7 @@ class FileProof(NamedTuple):
     reason: str = ""
 
 
-@dataclass(frozen=True)
-class ProvenFiles:
+class ProvenFiles(NamedTuple):
     """The records of one root. `state`: our directory beside the checkpoints."""
 
     root: str

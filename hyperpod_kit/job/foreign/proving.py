@@ -9,8 +9,6 @@ import contextlib
 import errno
 import os
 import struct
-import zipfile
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from typing import Callable, Dict, Iterable, Iterator, List, Mapping, Optional
 
 from hyperpod_kit.errors import CheckpointError
@@ -78,6 +76,9 @@ def read_and_prove_files(root: str, files: List[str], threads: int = THREADS) ->
     if len(files) < 2:
         yield from (_read_and_prove_file(root, file) for file in files)
         return
+    # Of checkpoints of other frameworks alone, as is zipfile: `job run` loads this module before it knows of one.
+    from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+
     with ThreadPoolExecutor(threads) as pool:
         futures: List[Future[FileProof]] = [pool.submit(_read_and_prove_file, root, file) for file in files]
         try:
@@ -125,6 +126,8 @@ def proof_level_of_torch_file(path: str) -> str:
     nothing was proven but that the archive is whole (`complete`). A file from before torch 1.6 is no archive: `marker`.
     Raises Incomplete, OSError.
     """
+    import zipfile  # as above
+
     name = os.path.basename(path)
     if os.path.getsize(path) == 0:
         raise Incomplete(f"{name} is empty")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from hyperpod_kit.checkpoint.repository.records import commit_records
 from hyperpod_kit.checkpoint.repository.store.open import open_store
@@ -34,8 +33,7 @@ PROVEN = {
 }
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """`source`: an attempt directory's name, or `none`. `order`: its (epoch, seq). `rejected`: newer ones, and why.
 
     `kind`, `proof`: the framework that wrote it, and how far it was proven (foreign/candidate.py), "" for every byte.

@@ -7,7 +7,6 @@ restore, go back together where they must, and leave a verdict (slurm/verdict.py
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
 from functools import partial
 from typing import Dict, Optional, Sequence
 
@@ -87,7 +86,7 @@ class Resumption:
         is_unread = self._last_verdict is not None and self._last_verdict.error == StorageUnreadable.__name__
         if not is_unread or not outcome.kind.costs_budget:
             return outcome
-        return replace(outcome, kind=OutcomeKind.STORAGE)
+        return outcome._replace(kind=OutcomeKind.STORAGE)
 
     def nothing_left(self, outcome: Outcome) -> Optional[GaveUp]:
         """Return the error of a run whose ranks found nothing that can be trusted or checked, None of any other run."""

@@ -9,8 +9,7 @@ import contextlib
 import functools
 import time
 from collections import Counter
-from dataclasses import dataclass
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from hyperpod_kit.environment import HPK_ATTEMPT, HPK_CHECKPOINT_ROOT, HPK_STATE
 from hyperpod_kit.errors import GaveUp, JobError, NoValidCheckpoint, RunError
@@ -48,8 +47,7 @@ SWEEP_SECONDS, SWEEP_SECONDS_AFTER_LOSS = 15.0, 3.0
 """For steps of ours that Slurm still has: one on a node that is gone stays in its list for minutes."""
 
 
-@dataclass(frozen=True)
-class _Start:
+class _Start(NamedTuple):
     """What one attempt is started from and on.
 
     Attributes:

@@ -6,10 +6,8 @@ It establishes which job this is, that its checkpoint root is there and belongs 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import time
-from dataclasses import dataclass
-from typing import Any, Mapping, Optional, Sequence, Tuple
+from typing import Any, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from hyperpod_kit.errors import CheckpointError, GaveUp, HyperpodKitError, JobError, RunError
 from hyperpod_kit.job.base import allocation, exits
@@ -34,8 +32,7 @@ LAST_RUN_WAIT = 5.0
 """Seconds to wait for the end of a `job run` that the batch script has just ended."""
 
 
-@dataclass(frozen=True)
-class Beginning:
+class Beginning(NamedTuple):
     """The steps of the start; none of them writes below the root before this job has claimed it."""
 
     options: RunOptions
@@ -140,7 +137,7 @@ class Beginning:
             restarts = auto_resume_option
         policy = self.options.policy
         if restarts is not None:
-            policy = dataclasses.replace(policy, max_restarts=restarts)
+            policy = policy._replace(max_restarts=restarts)
         return auto_resume_option > 0, policy
 
     def record_if_slurm_requeued_finished_job(self, job: JobEnvironment, ledger: Ledger) -> bool:

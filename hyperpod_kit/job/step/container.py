@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.system.mountinfo import is_same_or_below, mount_containing_path, read_mountinfo
@@ -40,8 +39,7 @@ exit {code}"""
 _KEPT = ("image", "name", "mounts", "workdir", "unshare")
 
 
-@dataclass(frozen=True)
-class Container:
+class Container(NamedTuple):
     """The container that srun is to start, by its options or pyxis's variables. `mounts`: paths inside; `python`: its
     Python, "" where none is named."""
 

@@ -9,7 +9,6 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import subprocess
-from dataclasses import replace
 from typing import Dict, Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit.checkpoint.repository.store.open import is_path
@@ -58,7 +57,7 @@ class ContainerStarts:
         )
         if self._container is None or is_explained or not silent:
             return observation
-        return replace(observation, nodes_without_root=self._query_nodes_without_root(silent))
+        return observation._replace(nodes_without_root=self._query_nodes_without_root(silent))
 
     def find_failure(self, outcome: Outcome, has_wrapper_called: bool) -> Optional[GaveUp]:
         """Return the error of a container in which no rank ever begins; called once after each attempt.

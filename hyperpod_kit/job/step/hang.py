@@ -56,8 +56,7 @@ _NAMED = 8
 """Ranks that a sentence names at most."""
 
 
-@dataclass(frozen=True)
-class StallRule:
+class StallRule(NamedTuple):
     """When a job counts as hung, in seconds. `floor`: silence of ranks that report steps, at least, 0: never; `factor`:
     and so many times their slowest step, 0: the steps do not count; `unreported`: silence of a program that reports no
     steps, 0: never."""

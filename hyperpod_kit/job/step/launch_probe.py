@@ -7,7 +7,6 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import subprocess
-from dataclasses import replace
 from typing import Dict, List, Mapping, Sequence, Tuple
 
 from hyperpod_kit.exit_codes import ExitCode
@@ -52,7 +51,7 @@ def probe_unheard_nodes_if_launch_failed(observation: Observation, context: RunC
         programs = [python, *(program for program in context.options.command[:1] if program.startswith("/"))]
     probe_command = ["/bin/sh", "-c", _SCRIPT, PURPOSE, main, *programs]
     absences = _run_probe_on_nodes(context.options.srun, observation.unheard, probe_command, context.env)
-    return replace(observation, launch_failures=tuple(absences))
+    return observation._replace(launch_failures=tuple(absences))
 
 
 def _run_probe_on_nodes(

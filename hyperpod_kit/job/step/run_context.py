@@ -5,8 +5,7 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Mapping, Optional, Sequence
+from typing import Mapping, NamedTuple, Optional, Sequence
 
 from hyperpod_kit.job.base.report import JobReport
 from hyperpod_kit.job.base.signals import Signals
@@ -18,8 +17,7 @@ from hyperpod_kit.job.step.scheduler import Scheduler
 from hyperpod_kit.slurm.environment import JobEnvironment
 
 
-@dataclass(frozen=True)
-class RunContext:
+class RunContext(NamedTuple):
     """The settings and collaborators that all attempts of one run of the batch script share.
 
     Attributes:

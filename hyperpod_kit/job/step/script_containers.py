@@ -10,8 +10,7 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Dict, Iterator, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, Iterator, NamedTuple, Optional, Sequence, Tuple
 
 from hyperpod_kit.environment import HPK_ATTEMPT, HPK_RESUME_FROM
 from hyperpod_kit.job.step.container import Container, covered, top
@@ -25,8 +24,7 @@ _ALL = (HPK_ATTEMPT, HPK_RESUME_FROM, "SLURM_PROCID")
 """Variables without which a trainer starts from scratch, or beside what it saved before."""
 
 
-@dataclass(frozen=True)
-class ScriptContainer:
+class ScriptContainer(NamedTuple):
     """A container that a command starts. `program`: its base name; `options`: by long name, the values in order."""
 
     program: str

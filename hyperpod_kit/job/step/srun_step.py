@@ -9,9 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, Dict, List, Mapping, Optional, Sequence
+from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from hyperpod_kit.descriptors import command_with_soft_limit
 from hyperpod_kit.errors import JobError
@@ -32,8 +31,7 @@ SYSTEM_PYTHON = "/usr/bin/python3"
 """What a bundle runs on, on every node: its creation ends without it."""
 
 
-@dataclass(frozen=True)
-class StepPlan:
+class StepPlan(NamedTuple):
     """A step to start. `nodes`: exactly these, all of the allocation when empty; `hyperpod`: srun knows --auto-resume.
 
     `groups`: the components of a heterogeneous job that the step is to run over; srun would take the first one only.

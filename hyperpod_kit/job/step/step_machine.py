@@ -17,8 +17,7 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
-from typing import Dict, Optional, Sequence, Tuple
+from typing import Dict, NamedTuple, Optional, Sequence, Tuple
 
 from hyperpod_kit.job.step.step_retry import RetryAnswer
 
@@ -30,8 +29,7 @@ KILL_PATIENCE, LOST_KILL_PATIENCE = 5.0, 1.0
 """Seconds after KILL in which srun may end by itself: it waits for a dead node much longer."""
 
 
-@dataclass(frozen=True)
-class StepTrouble:
+class StepTrouble(NamedTuple):
     """What is wrong with a step that runs; `reason` is "" for nothing.
 
     Attributes:
@@ -98,8 +96,7 @@ class StepActionKind(enum.Enum):
     END = "end"
 
 
-@dataclass(frozen=True)
-class StepAction:
+class StepAction(NamedTuple):
     """What to do about a step. For END: `grace` seconds from TERM to KILL, then `patience`, and the trouble that led to
     it."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import replace
 from typing import Any, Dict, List, Tuple
 
 import pytest
@@ -184,7 +183,7 @@ def test_a_layout_that_was_never_said_is_no_report() -> None:
 def test_what_is_not_what_was_captured_is_never_said() -> None:
     one = report(0, 1, 1)
     with pytest.raises(CheckpointError, match="not what it captured"):
-        ReportEncoder().encode(replace(one, extra=one.extra.replace("0.1", "0.2")))
+        ReportEncoder().encode(one._replace(extra=one.extra.replace("0.1", "0.2")))
 
 
 GOOD = ReportEncoder(inline_texts=True).encode(report(0, 1, 1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Dict, List
 
 import pytest
@@ -110,12 +109,12 @@ def test_a_failed_launch_changes_nothing_of_what_is_blamed_or_counted(data: st.D
     assert find_poison_checkpoint(made) == find_poison_checkpoint(without)
     for chosen in (None, A, B):
         used, rest = count_spent_budget(made, chosen, 0), count_spent_budget(without, chosen, 0)
-        assert replace(used, launches=0) == rest
+        assert used._replace(launches=0) == rest
         last = [end for _, end in attempts]
         in_a_row = next((at for at, end in enumerate(reversed(last)) if end != "launch_failed"), len(last))
         assert used.launches == in_a_row
         policy = RetryPolicy(max_restarts=100, max_quick=100)
-        assert bool(exhausted(policy, replace(used, handed_back=0))) == (in_a_row > policy.max_launches)
+        assert bool(exhausted(policy, used._replace(handed_back=0))) == (in_a_row > policy.max_launches)
 
 
 def test_launches_have_a_budget_of_their_own_and_a_release_renews_it() -> None:

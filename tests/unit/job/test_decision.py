@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Callable, Tuple
 
 import pytest
@@ -138,7 +137,7 @@ def test_a_person_may_allow_a_start_from_step_0_where_nothing_is_valid() -> None
     )
     decision = decide(known)
     assert (decision.kind, decision.begins_anew_after) == (DecisionKind.RETRY, NOTHING_VALID)
-    gave_up = decide(replace(known, outcome=Outcome(OutcomeKind.CRASH, 86, RANK_GAVE_UP)))
+    gave_up = decide(known._replace(outcome=Outcome(OutcomeKind.CRASH, 86, RANK_GAVE_UP)))
     assert (gave_up.kind, gave_up.begins_anew_after) == (DecisionKind.GIVE_UP, None), (
         "nothing is left for a job that ends"
     )
@@ -177,12 +176,12 @@ STARTS: Tuple[Tuple[str, StartFacts, str], ...] = (
     ("a step back from poison", StartFacts(POLICY, SpentBudget(), "seq-000002", POISON, True), ""),
     (
         "the one before it ends in the same way",
-        StartFacts(POLICY, SpentBudget(), "seq-000002", replace(POISON, is_repeated=True), True),
+        StartFacts(POLICY, SpentBudget(), "seq-000002", POISON._replace(is_repeated=True), True),
         "seq-000002, the one before it, ends in the same way",
     ),
     (
         "there is none before it",
-        StartFacts(POLICY, SpentBudget(), "seq-000003", replace(POISON, is_repeated=True), False),
+        StartFacts(POLICY, SpentBudget(), "seq-000003", POISON._replace(is_repeated=True), False),
         "",
     ),
 )

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from hyperpod_kit.job.base.exits import Exit
@@ -39,8 +37,8 @@ def end(rank: int, code: int | None = None, signal: int | None = None, ended: fl
             126,
         ),
         (Observation(127, exits=(end(0, 127, ended=601.0),)), "crash", 127),
-        (Observation(127, exits=(replace(end(0, 127), step=3),)), "crash", 127),
-        (Observation(127, exits=(end(0, 127), replace(end(1, signal=15), begins=4))), "crash", 127),
+        (Observation(127, exits=(end(0, 127)._replace(step=3),)), "crash", 127),
+        (Observation(127, exits=(end(0, 127), end(1, signal=15)._replace(begins=4))), "crash", 127),
         (Observation(137, exits=(end(0, signal=15),), has_wrapper_called=True), "crash", 143),
         (
             Observation(137, exits=(end(0, signal=15),), has_wrapper_called=True, launch_failures=(ABSENT,)),

@@ -108,7 +108,7 @@ def test_the_wait_has_a_bound_that_is_said(tmp_path: Path, monkeypatch: pytest.M
     )
 
 
-@pytest.mark.parametrize("found", [replace(choice(3), stepped_back=True), replace(choice(3), kind="dcp")])
+@pytest.mark.parametrize("found", [choice(3)._replace(stepped_back=True), choice(3)._replace(kind="dcp")])
 def test_who_steps_back_or_trains_with_another_framework_waits_for_nothing(found: Choice) -> None:
     def notes(stale: List[str]) -> Dict[str, Optional[FlushNote]]:
         raise AssertionError("nobody asks")

@@ -38,3 +38,16 @@ raise SystemExit(agent_main.main([str(ours.detach())]))
 def test_a_signal_at_the_very_end_kills_no_agent_that_has_done_its_work() -> None:
     done = subprocess.run([sys.executable, "-c", ENDS], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+SELDOM_NEEDED = ("concurrent.futures", "datetime", "getpass", "logging", "platform", "subprocess", "uuid")
+IMPORTS = f"""
+import sys
+from hyperpod_kit.checkpoint.agent import agent_main
+print(sorted(set({SELDOM_NEEDED}).intersection(sys.modules)))
+"""
+
+
+def test_a_start_waits_for_no_module_that_is_seldom_needed() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr

@@ -109,7 +109,9 @@ class Samples:
         return run_and_measure([sys.executable, "-c", CONSOLE_SCRIPT], self._directory, COMPLETING)
 
     def import_manager(self) -> float:
-        output = subprocess.check_output([sys.executable, "-c", IMPORT_MANAGER], env=environment(), text=True)
+        # In a directory without modules: `python -c` looks into the working directory first.
+        argv = [sys.executable, "-c", IMPORT_MANAGER]
+        output = subprocess.check_output(argv, cwd=self._directory, env=environment(), text=True)
         seconds, full_collections = map(float, output.split())
         self.full_collections.append(full_collections)
         return seconds

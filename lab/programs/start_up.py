@@ -96,6 +96,7 @@ class Samples:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # an agent has this process's environment
         self.full_collections: list[float] = []
         """Of each import of the Manager: seconds in full garbage collections, of torch's objects almost alone."""
 

@@ -147,9 +147,9 @@ class Samples:
         """Of `job run --local`, which its rank kills as soon as it begins, and its wrapper with it."""
         root = tempfile.mkdtemp(dir=self._directory)
         main = [sys.executable, "-I", "-S", str(ROOT / "hyperpod_kit/job/__main__.py")]
-        kill = "import os; [os.kill(pid, 9) for pid in (int(os.environ['HPK_BENCH_PID']), os.getppid())]"
+        kill = "import os; [os.kill(pid, 9) for pid in (int(os.environ['JOB_RUN_PID']), os.getppid())]"
         words = ["run", "--local", "--checkpoint-root", root, "--", sys.executable, "-I", "-S", "-c", kill]
-        start = f'export HPK_BENCH_PID=$$; exec {" ".join(main)} "$@"'
+        start = f'export JOB_RUN_PID=$$; exec {" ".join(main)} "$@"'
         return run_and_measure(["/bin/sh", "-c", start, "sh", *words], Path(root))
 
     def upload(self) -> float:

@@ -6,13 +6,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 
 
-def lines_of(program: str, *words: str) -> list:
+def lines_of(program: str, *words: str) -> list[Any]:
     """The JSON that it prints. It exits with 1 where a bar is missed, which a busy machine may do."""
     done = subprocess.run([sys.executable, str(PROGRAMS / program), *words, "--json"], capture_output=True, text=True)
     assert done.returncode in (0, 1), done.stderr

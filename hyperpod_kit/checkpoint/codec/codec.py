@@ -273,6 +273,9 @@ class _Encoder:
             return {"$": "bytes", "v": base64.b64encode(value).decode()}
         if kind is complex:
             return {"$": "complex", "v": [repr(value.real), repr(value.imag)]}
+        return self._encode_numpy_or_nested(value, path)
+
+    def _encode_numpy_or_nested(self, value: Any, path: str) -> Json:
         if is_numpy_scalar(value):
             return encode_numpy_scalar(value)
         if is_numpy_array(value):

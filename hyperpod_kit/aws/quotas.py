@@ -74,5 +74,7 @@ class Quotas:
             for group in description.get("InstanceGroups", []):
                 if "InstanceType" in group:
                     count[group["InstanceType"]] += max(group.get("TargetCount", 0), group.get("CurrentCount", 0))
+                for entry in group.get("InstanceTypeDetails", ()):
+                    count[entry["InstanceType"]] += entry.get("CurrentCount", 0)
             usage[name] = dict(count)
         return usage

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import Any, Iterator, Mapping, Optional, Sequence
 
 from hyperpod_kit.aws import request_shape
@@ -38,8 +39,9 @@ _FIELDS: Mapping[str, tuple[str, str]] = {
     "InstanceStorageConfigs": (NEW_NODES, _STAY),
     "OnStartDeepHealthChecks": (NEW_NODES, "checked when a node comes"),
     "MinInstanceCount": (IN_PLACE, ""),
-    "AutoPatchConfig": (IN_PLACE, ""),
-    "ScheduledUpdateConfig": (IN_PLACE, ""),
+    "AutoPatchConfig": (IN_PLACE, "nodes that wait for a patch take no new job"),
+    "ScheduledUpdateConfig": (IN_PLACE, "an update by the clock looks at no job"),
+    "NetworkInterface": (NEW_NODES, _STAY),
 }
 """Field of an instance group -> how it takes effect, and what to say of it. Counts and SlurmConfig have their own."""
 
@@ -59,6 +61,7 @@ _REMOVABLE_FIELDS = ("LifeCycleConfig", "InstanceStorageConfigs", "OnStartDeepHe
 
 Others (ThreadsPerCore, …) it fills in by itself.
 """
+_SCHEDULES_OF_PATCH = ("CurrentPatchSchedule", "DesiredPatchSchedule")
 _SEPARATE_FIELDS = ("ClusterName", "InstanceGroups", "Orchestrator", *_CLUSTER_FIELDS)
 _AMI = "needs an AMI of January 2026 or later"
 
@@ -260,11 +263,41 @@ def _group_changes(
     }
     for field, (how, note) in {**_FIELDS, **other_fields}.items():
         was, will = (
-            _drop_empty_and_sort_name_lists(live.get(field)),
-            _drop_empty_and_sort_name_lists(desired.get(field)),
+            _drop_empty_and_sort_name_lists(_as_requested(field, live.get(field), desired.get(field))),
+            _drop_empty_and_sort_name_lists(_as_requested(field, desired.get(field), desired.get(field))),
         )
         if was != will and (will is not None or field in _REMOVABLE_FIELDS):
             yield Change(name, field, was, will, how, note)
+
+
+def _as_requested(field: str, described: Any, requested: Any) -> Any:
+    """A field as CreateCluster has it, where DescribeCluster has another form of it, or leaves the usual out."""
+    if field == "CapacityRequirements":
+        if "Spot" in (described or {}):
+            return "Spot"
+        return "OnDemand"
+    if field == "InstanceRequirements" and isinstance(described, Mapping) and "InstanceTypes" not in described:
+        return {"InstanceTypes": described.get("DesiredInstanceTypes") or described.get("CurrentInstanceTypes")}
+    if field == "AutoPatchConfig" and isinstance(described, Mapping) and "PatchSchedule" not in described:
+        known = {key: value for key, value in described.items() if key not in _SCHEDULES_OF_PATCH}
+        date = ((requested or {}).get("PatchSchedule") or {}).get("NextPatchDate")
+        dates = [(described.get(key) or {}).get("NextPatchDate") for key in _SCHEDULES_OF_PATCH]
+        if date is not None and any(_is_same_date(date, other) for other in dates):
+            # AWS moves the date on after every patch: only one that is asked for and not known is a change.
+            known["PatchSchedule"] = {"NextPatchDate": date}
+        return known
+    return described
+
+
+def _is_same_date(requested: str, described: Any) -> bool:
+    """Whether a date of a request, in ISO's form, is one of an answer, which boto3 gives as a datetime."""
+    try:
+        date = datetime.fromisoformat(requested.replace("Z", "+00:00"))
+    except ValueError:
+        return bool(requested == described)
+    if date.tzinfo is None:
+        date = date.replace(tzinfo=timezone.utc)
+    return bool(date == described)
 
 
 def _new_group_change(name: str, group: Mapping[str, Any], is_controller: bool) -> Change:

@@ -13,7 +13,14 @@ from typing import Any, Optional
 
 from hyperpod_kit.config.mounts.registry import FORMS
 from hyperpod_kit.config.settings.settings import Settings
-from hyperpod_kit.model.cluster import ClusterSpec, InstanceGroup, Vpc
+from hyperpod_kit.model.cluster import (
+    AutoPatch,
+    ClusterSpec,
+    InstanceGroup,
+    ScheduledUpdate,
+    UpdateRollout,
+    Vpc,
+)
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.states import LifecycleMode, Role
 
@@ -44,6 +51,11 @@ def build_create_cluster_request(settings: Settings, source_s3_uri: str) -> dict
         request["Orchestrator"] = {"Slurm": _slurm_orchestrator(cluster)}
     if cluster.node_provisioning_mode is not None:
         request["NodeProvisioningMode"] = cluster.node_provisioning_mode
+    tiered = cluster.tiered_storage
+    if tiered is not None:
+        request["TieredStorageConfig"] = _without_none(
+            Mode=tiered.mode, InstanceMemoryAllocationPercentage=tiered.memory_percent
+        )
     if cluster.tags:
         request["Tags"] = [{"Key": key, "Value": value} for key, value in cluster.tags]
     return {**cluster.api, **request}
@@ -97,7 +109,7 @@ def provisioning_parameters_json_if_on_create(settings: Settings) -> Optional[st
 def _instance_group_entry(settings: Settings, group: InstanceGroup, source_s3_uri: str) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "InstanceGroupName": group.name,
-        "InstanceType": group.instance_type,
+        **_instance_types(group),
         "InstanceCount": group.count,
         "ExecutionRole": settings.cluster.execution_role if group.execution_role is None else group.execution_role,
         **_without_none(
@@ -106,6 +118,10 @@ def _instance_group_entry(settings: Settings, group: InstanceGroup, source_s3_ur
             TrainingPlanArn=group.training_plan_arn,
             OverrideVpcConfig=None if group.vpc is None else _vpc_config(group.vpc),
             OnStartDeepHealthChecks=list(group.deep_health_checks) or None,
+            CapacityRequirements=None if group.capacity is None else {group.capacity: {}},
+            NetworkInterface=None if group.network_interface is None else {"InterfaceType": group.network_interface},
+            AutoPatchConfig=None if group.auto_patch is None else _auto_patch_config(group.auto_patch),
+            ScheduledUpdateConfig=None if group.scheduled_update is None else _scheduled_update(group.scheduled_update),
         ),
     }
     mode = settings.cluster.lifecycle_mode
@@ -127,6 +143,58 @@ def _instance_group_entry(settings: Settings, group: InstanceGroup, source_s3_ur
     if storage:
         entry["InstanceStorageConfigs"] = storage
     return {**group.api, **entry}
+
+
+def _instance_types(group: InstanceGroup) -> dict[str, Any]:
+    if group.instance_types:
+        return {"InstanceRequirements": {"InstanceTypes": list(group.instance_types)}}
+    return {"InstanceType": group.instance_type}
+
+
+def _auto_patch_config(patch: AutoPatch) -> dict[str, Any]:
+    schedule = None
+    if patch.next_patch_date is not None:
+        schedule = {"NextPatchDate": patch.next_patch_date}
+    return _without_none(
+        PatchingStrategy=patch.strategy,
+        PatchSchedule=schedule,
+        IdleWaitWindowInSeconds=patch.idle_wait_seconds,
+        DeploymentConfig=_deployment_config(patch.rollout),
+    )
+
+
+def _scheduled_update(update: ScheduledUpdate) -> dict[str, Any]:
+    return _without_none(
+        ScheduleExpression=update.schedule,
+        DeploymentConfig=_deployment_config(update.rollout),
+    )
+
+
+def _deployment_config(rollout: Optional[UpdateRollout]) -> Optional[dict[str, Any]]:
+    if rollout is None:
+        return None
+    policy = _without_none(
+        MaximumBatchSize=_batch_size(rollout.batch), RollbackMaximumBatchSize=_batch_size(rollout.rollback_batch)
+    )
+    return _without_none(
+        RollingUpdatePolicy=policy or None,
+        WaitIntervalInSeconds=rollout.pause_seconds,
+        AutoRollbackConfiguration=[{"AlarmName": name} for name in rollout.alarms] or None,
+    )
+
+
+def _batch_size(batch: Optional[str]) -> Optional[dict[str, Any]]:
+    """AWS's form of `2` nodes or `10%` of a group; as it is where it is neither, which a rule reports."""
+    if batch is None:
+        return None
+    number = batch.removesuffix("%")
+    value: Any = batch
+    if number.isascii() and number.isdigit():
+        value = int(number)
+    kind = "INSTANCE_COUNT"
+    if batch.endswith("%"):
+        kind = "CAPACITY_PERCENTAGE"
+    return {"Type": kind, "Value": value}
 
 
 def _ebs_volume_configs(group: InstanceGroup) -> list[dict[str, Any]]:

@@ -6,48 +6,22 @@ pattern and list of values of the API, and newer ones with every botocore.
 
 from __future__ import annotations
 
+import itertools
 import re
 from difflib import get_close_matches
 from typing import Any, Iterator
 
-from hyperpod_kit.aws import regions, request_shape
+from hyperpod_kit.aws import regions, request_shape, service_contract
 from hyperpod_kit.config.emit import build_create_cluster_request
 from hyperpod_kit.config.fields.fields import fits_field_pattern_if_any
-from hyperpod_kit.config.settings.findings import INFO, WARNING, Finding
+from hyperpod_kit.config.settings.findings import INFO, WARNING, Finding, is_key_path_at_or_inside
 from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.extras import requirements_install_command
 
 AT = "hyperpod_kit.cluster"
 CODE = "HPK-R004"
-
-CLUSTER_KEYS = {
-    "ClusterName": "name",
-    "NodeRecovery": "node_recovery",
-    "NodeProvisioningMode": "node_provisioning_mode",
-    "VpcConfig.SecurityGroupIds": "vpc.security_group_ids",
-    "VpcConfig.Subnets": "vpc.subnet_ids",
-    "Orchestrator.Slurm.SlurmConfigStrategy": "slurm_config_strategy",
-    "Orchestrator.Slurm.AccountingDatabase.Endpoint": "accounting_database.endpoint",
-    "Orchestrator.Slurm.AccountingDatabase.SecretArn": "accounting_database.secret_arn",
-    "Orchestrator.Slurm.AccountingDatabase.Port": "accounting_database.port",
-    "Orchestrator.Slurm.AccountingDatabase.Name": "accounting_database.name",
-    "Orchestrator": "lifecycle_mode",
-    "InstanceGroups": "instance_groups",
-    "Tags": "tags",
-}
-GROUP_KEYS = {
-    "InstanceGroupName": "name",
-    "InstanceType": "instance_type",
-    "InstanceCount": "count",
-    "MinInstanceCount": "min_count",
-    "ExecutionRole": "execution_role",
-    "ThreadsPerCore": "threads_per_core",
-    "TrainingPlanArn": "training_plan_arn",
-    "OverrideVpcConfig.SecurityGroupIds": "vpc.security_group_ids",
-    "OverrideVpcConfig.Subnets": "vpc.subnet_ids",
-    "OnStartDeepHealthChecks": "deep_health_checks",
-}
-"""Field of the request -> key of the cluster or of the group. Longer fields first where one begins with another."""
+STRUCTURES = {"InstanceGroups": "instance_groups", "Orchestrator": "lifecycle_mode"}
+"""Members of the request that no single key says -> the key that a person looks at."""
 
 
 def find_create_cluster_refusals(settings: Settings) -> Iterator[Finding]:
@@ -98,7 +72,9 @@ def configuration_path_of(settings: Settings, request: dict[str, Any], request_p
         top = re.split(r"[.\[]", request_path)[0]
         if top in settings.cluster.api:
             return f"{AT}.api.{request_path}"
-        return _configuration_path_of_field(request_path, CLUSTER_KEYS, AT)
+        if request_path in STRUCTURES:
+            return f"{AT}.{STRUCTURES[request_path]}"
+        return _configuration_path_of_field(request_path, AT)
     index = int(group.group(1))
     at, rest = f"{AT}.instance_groups[{index}]", request_path[group.end() :]
     if re.split(r"[.\[]", rest)[0] in settings.cluster.groups[index].api:
@@ -115,9 +91,9 @@ def configuration_path_of(settings: Settings, request: dict[str, Any], request_p
         if "EbsVolumeConfig" in entry:
             return _configuration_path_of_volume_key(entry, rest, at)
         return _configuration_path_of_mount(settings, entry, at)
-    if rest.startswith("SlurmConfig.PartitionNames"):
+    if rest.startswith("SlurmConfig"):
         return _configuration_path_of_partition(settings, settings.cluster.groups[index].name, at)
-    return _configuration_path_of_field(rest, GROUP_KEYS, at)
+    return _configuration_path_of_field(request_path, at).replace("instance_groups[]", f"instance_groups[{index}]")
 
 
 def _configuration_path_of_partition(settings: Settings, group: str, otherwise: str) -> str:
@@ -128,15 +104,22 @@ def _configuration_path_of_partition(settings: Settings, group: str, otherwise: 
     return f"{otherwise}.name"
 
 
-def _configuration_path_of_field(path: str, table: dict[str, str], at: str) -> str:
-    for field, key in table.items():
-        if path == field or path.startswith((f"{field}.", f"{field}[")):
-            item = re.fullmatch(r"\[\d+\]", path[len(field) :])
-            index = ""
-            if item and key.endswith(("ids", "checks")):
-                index = item.group()
-            return f"{at}.{key}{index}"
-    return at
+def _configuration_path_of_field(path: str, otherwise: str) -> str:
+    """Return the key that says a field, or that all keys have in common which say what lies in it."""
+    plain = re.sub(r"\[\d+\]", "[]", path)
+    keys = [
+        key.split(".")
+        for field, key in service_contract.request_keys().items()
+        if key.startswith(f"{AT}.")
+        and (is_key_path_at_or_inside(field, plain) or is_key_path_at_or_inside(plain, field))
+    ]
+    if not keys:
+        return otherwise
+    common = ".".join(steps[0] for steps in itertools.takewhile(lambda steps: len(set(steps)) == 1, zip(*keys)))
+    item = re.search(r"\[\d+\]$", path)
+    if item is not None and plain.removesuffix("[]") in service_contract.request_keys():
+        return common + item.group()
+    return common
 
 
 def _configuration_path_of_volume_key(entry: dict[str, Any], field: str, at: str) -> str:

@@ -12,6 +12,7 @@ from hyperpod_kit.config.mounts.registry import FORMS
 from hyperpod_kit.config.request_rules import find_create_cluster_refusals
 from hyperpod_kit.config.rules import (
     bundle,
+    capacity,
     clients,
     cluster,
     controllers,
@@ -22,6 +23,7 @@ from hyperpod_kit.config.rules import (
     metadata_service,
     names,
     passthrough_fields,
+    patching,
     patterns,
     scripts,
     secrets,
@@ -45,10 +47,16 @@ RULES: tuple[Rule, ...] = (
     groups.check_compute_groups_have_one_partition,
     groups.check_partition_names_fit_api,
     groups.check_deep_checks_min_count_ebs_key,
+    capacity.check_instance_types,
+    capacity.check_spot,
+    capacity.check_training_plans,
+    patching.check_patches_and_jobs,
+    patching.check_tiered_storage_memory,
     lifecycle.check_lifecycle_mode_and_workload_manager,  # HPK-L  the three lifecycle modes
     lifecycle.check_slurm_config_strategy,
     lifecycle.check_continuous_provisioning,
     slurm_state.check_state_mount,
+    patching.check_updates_of_controller,
     passthrough_fields.check_passthrough_fields_and_images,  # HPK-R  the request
     bundle.check_bundle_location,  # HPK-B  where the bundle goes
     names.check_mount_names,  # HPK-M  every mount

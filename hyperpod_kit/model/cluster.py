@@ -20,17 +20,56 @@ class Vpc:
 
 
 @dataclass(frozen=True)
+class UpdateRollout:
+    """How an AMI update goes through a group. `batch`, `rollback_batch`: nodes at once, `2`, or `10%` of the group;
+    `alarms`: names of CloudWatch alarms that undo it."""
+
+    batch: Optional[str] = None
+    rollback_batch: Optional[str] = None
+    pause_seconds: Optional[int] = None
+    alarms: Tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class AutoPatch:
+    """Security patches that HyperPod applies by itself: `strategy` is WhenIdle or WhenAllIdle."""
+
+    strategy: str
+    next_patch_date: Optional[str] = None
+    idle_wait_seconds: Optional[int] = None
+    rollout: Optional[UpdateRollout] = None
+
+
+@dataclass(frozen=True)
+class ScheduledUpdate:
+    """AMI updates by a clock. `schedule`: AWS's cron expression."""
+
+    schedule: str
+    rollout: Optional[UpdateRollout] = None
+
+
+@dataclass(frozen=True)
+class TieredStorage:
+    """AWS's managed tiered checkpointing. `memory_percent`: of each node's memory."""
+
+    mode: str
+    memory_percent: Optional[int] = None
+
+
+@dataclass(frozen=True)
 class InstanceGroup:
     """One instance group. `role` is one of model.states.ROLES; `partition` only for compute groups.
 
-    min_count: fewer running nodes than that after three hours undo the change; execution_role, vpc: where they are not
-    the cluster's; ebs_gib: of a volume at /opt/sagemaker; api: further fields of CreateCluster's instance group.
+    instance_type: "" where instance_types has several, the preferred one first; min_count: fewer running nodes than
+    that after three hours undo the change; execution_role, vpc: where they are not the cluster's; ebs_gib: of a volume
+    at /opt/sagemaker; capacity: Spot or OnDemand; api: further fields of CreateCluster's instance group.
     """
 
     name: str
     instance_type: str
     count: int
     role: str
+    instance_types: Tuple[str, ...] = ()
     partition: Optional[str] = None
     min_count: Optional[int] = None
     threads_per_core: Optional[int] = None
@@ -41,7 +80,23 @@ class InstanceGroup:
     root_kms_key: Optional[str] = None
     deep_health_checks: Tuple[str, ...] = ()
     training_plan_arn: Optional[str] = None
+    capacity: Optional[str] = None
+    network_interface: Optional[str] = None
+    auto_patch: Optional[AutoPatch] = None
+    scheduled_update: Optional[ScheduledUpdate] = None
     api: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def types(self) -> Tuple[str, ...]:
+        """Every instance type that its nodes may have, the preferred one first."""
+        return self.instance_types or (self.instance_type,)
+
+    @property
+    def types_key(self) -> str:
+        """The key that says them."""
+        if self.instance_types:
+            return "instance_types"
+        return "instance_type"
 
 
 @dataclass(frozen=True)
@@ -73,6 +128,7 @@ class ClusterSpec:
     node_provisioning_mode: Optional[str] = None
     slurm_config_strategy: Optional[str] = None
     accounting_database: Optional[AccountingDatabase] = None
+    tiered_storage: Optional[TieredStorage] = None
     api: Mapping[str, Any] = field(default_factory=dict)
 
     @property

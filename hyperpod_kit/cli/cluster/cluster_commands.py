@@ -53,7 +53,8 @@ def create_cluster(
             print_json(planned.request)
         else:
             for group in planned.request["InstanceGroups"]:
-                print_to_stderr(f"{group['InstanceGroupName']}: {group['InstanceCount']} x {group['InstanceType']}")
+                types = group.get("InstanceRequirements", {}).get("InstanceTypes") or [group["InstanceType"]]
+                print_to_stderr(f"{group['InstanceGroupName']}: {group['InstanceCount']} x {' or '.join(types)}")
             print_to_stderr(
                 f"the request for cluster {settings.cluster.name} is right; nothing was sent (--json shows it)"
             )

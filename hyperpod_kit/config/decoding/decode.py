@@ -23,7 +23,15 @@ from hyperpod_kit.config.settings.settings import (
 )
 from hyperpod_kit.config.settings.sourced import SourcedMount
 from hyperpod_kit.model.clients import Package, client_of_own_package_or_empty
-from hyperpod_kit.model.cluster import AccountingDatabase, ClusterSpec, InstanceGroup, Vpc
+from hyperpod_kit.model.cluster import (
+    AccountingDatabase,
+    AutoPatch,
+    ClusterSpec,
+    InstanceGroup,
+    ScheduledUpdate,
+    TieredStorage,
+    Vpc,
+)
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.mounts.kinds import KINDS
 from hyperpod_kit.model.node_config import HealthPolicy, User
@@ -33,6 +41,8 @@ from hyperpod_kit.model.secrets import Secret
 from hyperpod_kit.model.shares import Group
 from hyperpod_kit.model.states import ROLES, LifecycleMode, Role
 from hyperpod_kit.untrusted.dataclass_json import field_types
+
+T = TypeVar("T")
 
 PASSTHROUGH_KEYS = ("slurm_configurations", "fsx_openzfs_dns_name")
 """AWS's keys that go on to AWS's own scripts as they are."""
@@ -168,12 +178,13 @@ def decode_cluster(section: Section, parameters: ProvisioningParameters) -> Clus
         node_provisioning_mode=section.read_optional_text("node_provisioning_mode"),
         slurm_config_strategy=section.read_optional_text("slurm_config_strategy"),
         execution_role=section.read_text_or_report("execution_role"),
-        vpc=_vpc(section),
+        vpc=_optional_object(section, "vpc", Vpc),
         groups=tuple(
             _group(entry, parameters, partitions)
             for entry in section.read_list_of_sections("instance_groups", required=True)
         ),
-        accounting_database=_accounting(section),
+        accounting_database=_optional_object(section, "accounting_database", AccountingDatabase),
+        tiered_storage=_optional_object(section, "tiered_storage", TieredStorage),
         tags=section.read_texts_by_key("tags"),
         api=section.read_untyped_object("api"),
     )
@@ -185,37 +196,32 @@ def _group(entry: Section, parameters: ProvisioningParameters, partitions: Mappi
     name = entry.read_text_or_report("name")
     group = InstanceGroup(
         name=name,
-        instance_type=entry.read_text_or_report("instance_type"),
+        instance_type=entry.read_optional_text("instance_type") or "",
+        instance_types=entry.read_texts_or_report("instance_types", ()),
         count=entry.read_integer_or_report("count"),
         role=_node_role_of_group(name, parameters),
         partition=partitions.get(name),
         min_count=entry.read_optional_integer("min_count"),
         threads_per_core=entry.read_optional_integer("threads_per_core"),
         execution_role=entry.read_optional_text("execution_role"),
-        vpc=_vpc(entry),
+        vpc=_optional_object(entry, "vpc", Vpc),
         ebs_gib=entry.read_optional_integer("ebs_gib"),
         ebs_kms_key=entry.read_optional_text("ebs_kms_key"),
         root_kms_key=entry.read_optional_text("root_kms_key"),
         deep_health_checks=entry.read_texts_or_report("deep_health_checks", ()),
         training_plan_arn=entry.read_optional_text("training_plan_arn"),
+        capacity=entry.read_optional_text("capacity"),
+        network_interface=entry.read_optional_text("network_interface"),
+        auto_patch=_optional_object(entry, "auto_patch", AutoPatch),
+        scheduled_update=_optional_object(entry, "scheduled_update", ScheduledUpdate),
         api=entry.read_untyped_object("api"),
     )
     entry.report_unknown_keys()
     return group
 
 
-def _vpc(section: Section) -> Optional[Vpc]:
-    network = section.child_or_empty_stand_in("vpc", required=False)
-    if not section.is_written_and_not_null("vpc"):
-        return None
-    return decode_dataclass(Vpc, network)
-
-
-def _accounting(section: Section) -> Optional[AccountingDatabase]:
-    database = section.child_or_empty_stand_in("accounting_database", required=False)
-    if not section.is_written_and_not_null("accounting_database"):
-        return None
-    return decode_dataclass(AccountingDatabase, database)
+def _optional_object(section: Section, key: str, cls: type[T]) -> Optional[T]:
+    return cast(Optional[T], _read_dataclass_field(section, key, Optional[cls], cls))
 
 
 def _node_role_of_group(group: str, parameters: ProvisioningParameters) -> str:
@@ -311,8 +317,6 @@ def decode_steps(kit: Section) -> OptionalSteps:
 #
 # The keys of such an object are the fields, but for those that are marked as derived. A field of a dataclass is an
 # object of its own, a tuple of them a list of objects; both are None or empty when they are not written.
-
-T = TypeVar("T")
 
 
 def decode_dataclass(cls: type[T], section: Section) -> T:

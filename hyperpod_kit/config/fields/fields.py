@@ -187,6 +187,26 @@ _SECURITY_GROUP, _SUBNET = (
     for letters in ("sg", "subnet")
 )
 _G = "InstanceGroups[]"
+_BATCH = Pattern(
+    "HPK-G026",
+    r"[1-9]\d{0,4}|([1-9]\d?|100)%",
+    "`{value}` is not a number of nodes at once",
+    "Write a number such as 2, or a share of the group such as 10%",
+)
+
+
+def _rollout_fields(key: str, request: str) -> Mapping[str, Field]:
+    return {
+        key: Field("How an update goes through the group; all nodes at once without it."),
+        f"{key}.batch": Field("How many nodes at once: `2`, or `10%` of the group.", pattern=_BATCH),
+        f"{key}.rollback_batch": Field("The same for an update that is undone.", pattern=_BATCH),
+        f"{key}.pause_seconds": Field("Seconds between two batches.", request=f"{request}.WaitIntervalInSeconds"),
+        f"{key}.alarms": Field(
+            "CloudWatch alarms that undo the update.", request=f"{request}.AutoRollbackConfiguration[].AlarmName"
+        ),
+    }
+
+
 _KIT: Mapping[str, Field] = {
     "cluster": Field("The cluster itself: what CreateCluster gets."),
     "cluster.name": Field(
@@ -250,6 +270,17 @@ _KIT: Mapping[str, Field] = {
             patterns.INSTANCE_TYPE_PREFIX,
         ),
     ),
+    "cluster.instance_groups[].instance_types": Field(
+        "Several types in place of one: each node has the first for which there is capacity.",
+        request=f"{_G}.InstanceRequirements.InstanceTypes",
+        pattern=Pattern(
+            "HPK-G024",
+            patterns.INSTANCE_TYPE,
+            "`{value}` is not an instance type",
+            "Write it with ml. in front, like ml.p5.48xlarge",
+            patterns.INSTANCE_TYPE_PREFIX,
+        ),
+    ),
     "cluster.instance_groups[].count": Field("How many nodes.", request=f"{_G}.InstanceCount"),
     "cluster.instance_groups[].min_count": Field(
         "With fewer nodes than that after three hours the group is rolled back.", request=f"{_G}.MinInstanceCount"
@@ -279,6 +310,51 @@ _KIT: Mapping[str, Field] = {
     ),
     "cluster.instance_groups[].training_plan_arn": Field(
         "The training plan whose reserved capacity the group uses.", request=f"{_G}.TrainingPlanArn"
+    ),
+    "cluster.instance_groups[].capacity": Field(
+        "Spot: AWS takes nodes away when it needs them; without it, or OnDemand: it does not.",
+        ("Spot", "OnDemand"),
+    ),
+    "cluster.instance_groups[].network_interface": Field(
+        "efa: its further network cards have addresses of the subnet; efa-only: they have none.",
+        request=f"{_G}.NetworkInterface.InterfaceType",
+    ),
+    "cluster.instance_groups[].auto_patch": Field(
+        "Security patches that HyperPod applies by itself: nodes take no new job until they have been idle and patched."
+    ),
+    "cluster.instance_groups[].auto_patch.strategy": Field(
+        "WhenIdle: each node is patched when it is idle, and takes jobs again; WhenAllIdle: all of them together.",
+        ("WhenIdle", "WhenAllIdle"),
+    ),
+    "cluster.instance_groups[].auto_patch.next_patch_date": Field(
+        "When the next patch begins; without it, when AWS plans it.",
+        pattern=Pattern(
+            "HPK-G025",
+            r"\d{4}-\d{2}-\d{2}(T\d{2}:\d{2}(:\d{2})?(Z|[+-]\d{2}:\d{2})?)?",
+            "`{value}` is not a date",
+            "Write it like 2026-12-01 or 2026-12-01T03:00:00Z",
+        ),
+    ),
+    "cluster.instance_groups[].auto_patch.idle_wait_seconds": Field(
+        "How long nodes take no new job because others are not idle yet; a day without it.",
+        request=f"{_G}.AutoPatchConfig.IdleWaitWindowInSeconds",
+    ),
+    "cluster.instance_groups[].scheduled_update": Field(
+        "AMI updates by a clock, which looks at no job: what runs on a node then ends."
+    ),
+    "cluster.instance_groups[].scheduled_update.schedule": Field(
+        "AWS's cron expression, such as cron(0 3 ? * SUN *).",
+        request=f"{_G}.ScheduledUpdateConfig.ScheduleExpression",
+    ),
+    **_rollout_fields("cluster.instance_groups[].auto_patch.rollout", f"{_G}.AutoPatchConfig.DeploymentConfig"),
+    **_rollout_fields(
+        "cluster.instance_groups[].scheduled_update.rollout", f"{_G}.ScheduledUpdateConfig.DeploymentConfig"
+    ),
+    "cluster.tiered_storage": Field("AWS's managed tiered checkpointing, which AWS documents for clusters on EKS."),
+    "cluster.tiered_storage.mode": Field("Whether it is on.", request="TieredStorageConfig.Mode"),
+    "cluster.tiered_storage.memory_percent": Field(
+        "Percent of each node's memory that it takes, beside what checkpoints take of /dev/shm.",
+        request="TieredStorageConfig.InstanceMemoryAllocationPercentage",
     ),
     "cluster.instance_groups[].api": Field(
         "Further fields of this instance group in CreateCluster, passed on as they are."

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import Any, Mapping, NamedTuple, Optional, Sequence
 
 from hyperpod_kit.aws import request_shape
@@ -16,7 +17,7 @@ from hyperpod_kit.config.decoding.decode import decode_settings
 from hyperpod_kit.config.emit import NODE_TYPES
 from hyperpod_kit.config.mounts.form import StorageConfig
 from hyperpod_kit.config.mounts.registry import FORMS
-from hyperpod_kit.config.rules.passthrough_fields import COVERED_FIELDS, COVERED_GROUP_FIELDS
+from hyperpod_kit.config.rules.passthrough_fields import keys_of_covered_member
 from hyperpod_kit.config.settings.findings import is_key_path_at_or_inside
 from hyperpod_kit.config.settings.patterns import INSTANCE_TYPE, INSTANCE_TYPE_PREFIX
 from hyperpod_kit.errors import ConfigError
@@ -204,10 +205,15 @@ class _RequestReader:
             cluster["vpc"] = _vpc_values(request["VpcConfig"])
         storage = ImportedStorage([str(group.get("InstanceGroupName")) for group in groups])
         cluster["instance_groups"] = [self._read_instance_group(group, cluster, storage) for group in groups]
+        tiered = request.get("TieredStorageConfig")
+        if isinstance(tiered, Mapping) and tiered.get("Mode"):
+            cluster["tiered_storage"] = _without_empty(
+                mode=tiered["Mode"], memory_percent=tiered.get("InstanceMemoryAllocationPercentage")
+            )
         if isinstance(request.get("Tags"), list):
             tags = [tag for tag in request["Tags"] if isinstance(tag, Mapping)]
             cluster["tags"] = {str(tag.get("Key")): str(tag.get("Value")) for tag in tags}
-        self._add_passthrough_fields(cluster, request, COVERED_FIELDS, "", described="ClusterStatus" in request)
+        self._add_passthrough_fields(cluster, request, "", described="ClusterStatus" in request)
         kit = values.setdefault("hyperpod_kit", {})
         kit["cluster"] = cluster
         kit["mounts"] = storage.build_mounts_and_drop_short_forms(values)
@@ -326,10 +332,10 @@ class _RequestReader:
             types = [group["InstanceType"]]
         else:
             types = _types_of_instance_requirements(group)
-        if len(types) > 1:
-            self.notes.append(f"group `{name}` may have several instance types: the file says {types[0]}")
         entry: dict[str, Any] = {"name": name}
-        if types:
+        if len(types) > 1:
+            entry["instance_types"] = [self._add_missing_ml_prefix(name, given) for given in types]
+        elif types:
             entry["instance_type"] = self._add_missing_ml_prefix(name, types[0])
         entry["count"] = group.get("InstanceCount", group.get("TargetCount"))
         for key, field in _PLAIN_GROUP_FIELDS.items():
@@ -339,10 +345,9 @@ class _RequestReader:
             entry["execution_role"] = group["ExecutionRole"]
         if group.get("OverrideVpcConfig"):
             entry["vpc"] = _vpc_values(group["OverrideVpcConfig"])
+        entry |= _capacity_and_updates(group)
         entry |= storage.add_group_storage(name, group.get("InstanceStorageConfigs"))
-        self._add_passthrough_fields(
-            entry, group, COVERED_GROUP_FIELDS, f"group `{name}`: ", described="CurrentCount" in group
-        )
+        self._add_passthrough_fields(entry, group, f"group `{name}`: ", described="CurrentCount" in group)
         return entry
 
     def _add_missing_ml_prefix(self, name: str, given: Any) -> Any:
@@ -359,7 +364,6 @@ class _RequestReader:
         self,
         entry: dict[str, Any],
         given: Mapping[str, Any],
-        covered: Mapping[str, str],
         where: str,
         *,
         described: bool,
@@ -371,8 +375,11 @@ class _RequestReader:
         a note.
         """
         passthrough = {}
+        prefix = ""
+        if where:
+            prefix = "InstanceGroups[]."
         for field, value in given.items():
-            if field in covered or value in (None, [], {}):
+            if keys_of_covered_member(prefix + field) or value in (None, [], {}):
                 continue
             if _create_cluster_accepts(field, value, of_group=bool(where)):
                 passthrough[field] = value
@@ -393,6 +400,66 @@ def _types_of_instance_requirements(group: Mapping[str, Any]) -> list[str]:
     if isinstance(types, list):
         return [str(name) for name in types]
     return []
+
+
+def _capacity_and_updates(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys of a group for what it is made of and how it is patched, from CreateCluster's or DescribeCluster's form."""
+    capacity, network = _member(group, "CapacityRequirements"), _member(group, "NetworkInterface")
+    patch, update = _member(group, "AutoPatchConfig"), _member(group, "ScheduledUpdateConfig")
+    # CreateCluster's name for it, and DescribeCluster's two.
+    schedules = (_member(patch, name) for name in ("PatchSchedule", "DesiredPatchSchedule", "CurrentPatchSchedule"))
+    date = next((schedule["NextPatchDate"] for schedule in schedules if schedule.get("NextPatchDate")), None)
+    if isinstance(date, datetime):
+        date = date.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    auto_patch = scheduled_update = None
+    if patch.get("PatchingStrategy"):
+        auto_patch = _without_empty(
+            strategy=patch["PatchingStrategy"],
+            next_patch_date=date,
+            idle_wait_seconds=patch.get("IdleWaitWindowInSeconds"),
+            rollout=_rollout_values(_member(patch, "DeploymentConfig")),
+        )
+    if update.get("ScheduleExpression"):
+        scheduled_update = _without_empty(
+            schedule=update["ScheduleExpression"], rollout=_rollout_values(_member(update, "DeploymentConfig"))
+        )
+    return _without_empty(
+        capacity=next((kind for kind in ("Spot", "OnDemand") if kind in capacity), None),
+        network_interface=network.get("InterfaceType"),
+        auto_patch=auto_patch,
+        scheduled_update=scheduled_update,
+    )
+
+
+def _rollout_values(deployment: Mapping[str, Any]) -> dict[str, Any]:
+    policy = _member(deployment, "RollingUpdatePolicy")
+    alarms = deployment.get("AutoRollbackConfiguration")
+    return _without_empty(
+        batch=_batch_text(_member(policy, "MaximumBatchSize")),
+        rollback_batch=_batch_text(_member(policy, "RollbackMaximumBatchSize")),
+        pause_seconds=deployment.get("WaitIntervalInSeconds"),
+        alarms=[alarm.get("AlarmName") for alarm in alarms] if isinstance(alarms, list) else None,
+    )
+
+
+def _batch_text(size: Mapping[str, Any]) -> Optional[str]:
+    if "Value" not in size:
+        return None
+    if size.get("Type") == "CAPACITY_PERCENTAGE":
+        return f"{size['Value']}%"
+    return str(size["Value"])
+
+
+def _member(structure: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A member that is a structure; an empty one where it is not there."""
+    member = structure.get(name)
+    if isinstance(member, Mapping):
+        return member
+    return {}
+
+
+def _without_empty(**values: Any) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value not in (None, [], {})}
 
 
 def _is_create_cluster_field(field: str, *, of_group: bool) -> bool:

@@ -57,11 +57,12 @@ def check_groups_have_local_disk(settings: Settings) -> Iterator[Finding]:
         if not mount.required:
             continue
         for group in settings.cluster.groups:
-            if mount.is_carried_by(group.role, group.name) and not has_instance_store(group.instance_type):
+            without_disk = [name for name in group.types if not has_instance_store(name)]
+            if mount.is_carried_by(group.role, group.name) and without_disk:
                 yield Finding(
                     "HPK-N006",
                     f"{at}.groups",
-                    f"nodes of `{group.name}` would fail: {group.instance_type} has no local disk",
+                    f"nodes of `{group.name}` would fail: {', '.join(without_disk)} has no local disk",
                     "Name the groups that have one, or set required to false",
                     WARNING,
                 )

@@ -9,13 +9,11 @@ from urllib.parse import urlsplit
 from hyperpod_kit.config.settings.findings import WARNING, Finding
 from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.model.clients import ARCHITECTURES, CLIENTS
+from hyperpod_kit.model.instance_types import ARM64, architecture
 
 AT = "hyperpod_kit.clients"
 KERNEL = re.compile(r"linux-(?!libc-dev$|base$|firmware$).*|lustre-client-modules-[a-z]+")
 """Kernels, and the moving name of Lustre's newest module, which depends on the newest kernel."""
-
-ARM = re.compile(r"ml\.([a-z]+\d+[a-z]*g[a-z]*\.|[^.]*-gb\d)")
-"""AWS's names: a `g` behind the generation is Graviton (c7g, g5g; not g5), gb200 has Grace: both are arm64."""
 
 
 def check_package_architectures(settings: Settings) -> Iterator[Finding]:
@@ -117,17 +115,25 @@ def check_clients_cover_group_architectures(settings: Settings) -> Iterator[Find
             listed.setdefault(package.client, set()).add(package.arch)
     for index, group in enumerate(settings.cluster.groups):
         needed = {mount.traits.client for mount in settings.mounts if mount.is_carried_by(group.role, group.name)}
-        arch = "x86_64"
-        if ARM.match(group.instance_type):
-            arch = "arm64"
-        for client in sorted(needed - {""}):
-            if not listed.get(client, {arch}) & {arch, "all"}:
+        at = f"hyperpod_kit.cluster.instance_groups[{index}].{group.types_key}"
+        for arch, name in {architecture(name): name for name in reversed(group.types)}.items():
+            for client in sorted(needed & listed.keys()):
+                if not listed[client] & {arch, "all"}:
+                    yield Finding(
+                        "HPK-P012",
+                        at,
+                        f"{name} is {arch}, and {client} is listed for {', '.join(sorted(listed[client]))} only",
+                        f"List {CLIENTS[client]} for {arch} too, or be sure that the image has it",
+                        severity=WARNING,
+                    )
+            if arch == ARM64 and needed - {""} and not settings.packages:
+                clients = ", ".join(sorted(needed - {""}))
                 yield Finding(
-                    "HPK-P012",
-                    f"hyperpod_kit.cluster.instance_groups[{index}].instance_type",
-                    f"{group.instance_type} is {arch}, and {client} is listed for {', '.join(sorted(listed[client]))} "
-                    "only",
-                    f"List {CLIENTS[client]} for {arch} too, or be sure that the image has it",
+                    "HPK-P013",
+                    at,
+                    f"{name} is {arch}, and no package is listed of what its mounts need ({clients}): what AWS's image "
+                    "for x86_64 has may not be on that for arm64",
+                    "List the packages of arm64 (hyperpod_kit.clients), or be sure that the image has them",
                     severity=WARNING,
                 )
 

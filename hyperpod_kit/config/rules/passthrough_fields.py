@@ -1,54 +1,27 @@
-"""`api`: fields of CreateCluster that go into the request as they are."""
+"""`api`: fields of CreateCluster that go on as they are. What becomes of each is in the service contract."""
 
 from __future__ import annotations
 
 from typing import Any, Iterator, Mapping
 
+from hyperpod_kit.aws import request_shape
+from hyperpod_kit.aws.service_contract import judgements_of_member
+from hyperpod_kit.aws.verdicts import Verdict
 from hyperpod_kit.config.rules.cluster import AT
 from hyperpod_kit.config.settings.findings import WARNING, Finding
 from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.model.states import LifecycleMode
 
-COVERED_FIELDS = {
-    "ClusterName": "name",
-    "InstanceGroups": "instance_groups",
-    "NodeRecovery": "node_recovery",
-    "VpcConfig": "vpc",
-    "Orchestrator": "lifecycle_mode, slurm_config_strategy and accounting_database",
-    "NodeProvisioningMode": "node_provisioning_mode",
-    "Tags": "tags",
-}
-COVERED_GROUP_FIELDS = {
-    "InstanceGroupName": "name",
-    "InstanceType": "instance_type",
-    "InstanceRequirements": "instance_type",
-    "InstanceCount": "count",
-    "MinInstanceCount": "min_count",
-    "ExecutionRole": "execution_role",
-    "LifeCycleConfig": "lifecycle_mode of the cluster",
-    "SlurmConfig": "controller_group, login_group and worker_groups",
-    "InstanceStorageConfigs": "ebs_gib, root_kms_key and hyperpod_kit.mounts",
-    "ThreadsPerCore": "threads_per_core",
-    "TrainingPlanArn": "training_plan_arn",
-    "OverrideVpcConfig": "vpc",
-    "OnStartDeepHealthChecks": "deep_health_checks",
-}
-"""Field of the request -> the key that it comes from."""
-
-FOR_EKS = ("AutoScaling", "ClusterRole", "RestrictedInstanceGroups", "RestrictedInstanceGroupsConfig",
-           "TieredStorageConfig", "KubernetesConfig")  # fmt: skip
-"""Fields whose documentation speaks of clusters on EKS only."""
-
 IMAGES = ("ImageId", "ImageReleaseVersion")
 
 
 def check_passthrough_fields_and_images(settings: Settings) -> Iterator[Finding]:
-    """No field has two sources, and what is not for Slurm clusters is named."""
+    """No field has two sources, and what is not for Slurm clusters, or of unknown effect, is named."""
     cluster = settings.cluster
-    yield from _report_covered_and_eks_fields(f"{AT}.api", cluster.api, COVERED_FIELDS)
+    yield from _report_judged_fields(f"{AT}.api", cluster.api, "")
     for index, group in enumerate(cluster.groups):
         at = f"{AT}.instance_groups[{index}].api"
-        yield from _report_covered_and_eks_fields(at, group.api, COVERED_GROUP_FIELDS)
+        yield from _report_judged_fields(at, group.api, "InstanceGroups[].")
         for key in IMAGES:
             if group.api.get(key, "default") != "default" and cluster.lifecycle_mode != LifecycleMode.ON_CREATE:
                 yield Finding(
@@ -61,15 +34,54 @@ def check_passthrough_fields_and_images(settings: Settings) -> Iterator[Finding]
                 )
 
 
-def _report_covered_and_eks_fields(at: str, given: Mapping[str, Any], covered: Mapping[str, str]) -> Iterator[Finding]:
+def keys_of_covered_member(member: str) -> list[str]:
+    """Return the configuration's keys that say a member of CreateCluster's request; [] for one without a key."""
+    rows = [row for row in judgements_of_member(member) if row.verdict is Verdict.CONFIGURED]
+    return list(dict.fromkeys(row.source for row in rows))
+
+
+def _report_judged_fields(at: str, given: Mapping[str, Any], prefix: str) -> Iterator[Finding]:
     for key in given:
-        if key in covered:
-            yield Finding("HPK-R001", f"{at}.{key}", "this field comes from a key of its own", f"Use {covered[key]}")
-        elif key in FOR_EKS:
+        member = prefix + key
+        rows = judgements_of_member(member)
+        keys = keys_of_covered_member(member)
+        if keys:
+            names = ", ".join(dict.fromkeys(_name_beside_api(name, prefix) for name in keys))
+            yield Finding("HPK-R001", f"{at}.{key}", "this field comes from a key of its own", f"Use {names}")
+        elif any(row.verdict is Verdict.REFUSED for row in rows):
+            reason = rows[0].effect
+            yield Finding("HPK-R002", f"{at}.{key}", f"it is not for clusters with Slurm: {reason}", "Remove it")
+        elif key == "ClusterRole":
             yield Finding(
-                "HPK-R002",
+                "HPK-R006",
                 f"{at}.{key}",
-                "AWS documents it for clusters on EKS, and says nothing about Slurm",
-                "Try it on a small cluster first",
+                "it is the role of AWS's AutoScaling, which clusters with Slurm do not have: nothing uses it",
+                "Remove it",
                 WARNING,
             )
+        elif not rows and _is_field_of_installed_model(member):
+            yield Finding(
+                "HPK-R007",
+                f"{at}.{key}",
+                "this version of hyperpod-kit does not know the field: no rule looks at it, so that it may take nodes "
+                "from jobs without a word here",
+                "Read what AWS says of it, and try it on a small cluster first",
+                WARNING,
+            )
+
+
+def _name_beside_api(key: str, prefix: str) -> str:
+    """The key as it is written beside `api`; the whole path of one that is elsewhere."""
+    here = f"{AT}."
+    if prefix:
+        here = f"{AT}.instance_groups[]."
+    if not key.startswith(here):
+        return key.partition("[]")[0]
+    return key.removeprefix(here).partition(".")[0].removesuffix("[]")
+
+
+def _is_field_of_installed_model(member: str) -> bool:
+    try:
+        return bool(request_shape.field_constraints("sagemaker", "CreateCluster", member))
+    except ImportError:
+        return True

@@ -205,12 +205,13 @@ def check_device_checks_have_gate_and_devices(settings: Settings) -> Iterator[Fi
             'Set "gate": true, or remove dcgm',
         )
     groups = [group for group in settings.cluster.groups if group.role == Role.COMPUTE]
-    if not any(gpu_count(group.instance_type) or efa_count(group.instance_type) for group in groups):
-        types = ", ".join(sorted({group.instance_type for group in groups})) or "no group"
+    types = sorted({name for group in groups for name in group.types})
+    if not any(gpu_count(name) or efa_count(name) for name in types):
         yield Finding(
             "HPK-O040",
             at,
-            f"no compute group is known to have GPUs or EFA devices ({types}): only GPUs on the PCI bus are looked at",
+            f"no compute group is known to have GPUs or EFA devices ({', '.join(types) or 'no group'}): only GPUs on "
+            "the PCI bus are looked at",
             "Remove device_checks where there are none",
             WARNING,
         )

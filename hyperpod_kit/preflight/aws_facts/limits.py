@@ -14,7 +14,7 @@ from hyperpod_kit.preflight.placement import TYPES
 def fetch_quotas(client: QueryClient, settings: Settings) -> Queried[dict[str, Quota]]:
     """Query the quotas that bound this cluster, by name."""
     calls = client.service_client(Quotas, settings.cluster.region)
-    names = [cluster_quota_name(group.instance_type) for group in settings.cluster.groups]
+    names = [cluster_quota_name(name) for group in settings.cluster.groups for name in group.types]
     return client.query_or_record_failure(
         "servicequotas:ListServiceQuotas",
         TYPES,

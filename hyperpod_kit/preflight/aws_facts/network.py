@@ -102,7 +102,7 @@ def fetch_offerings(client: QueryClient, settings: Settings) -> Queried[frozense
 
 def ec2_instance_types(settings: Settings) -> list[str]:
     """Return the configuration's instance types as EC2 names them, without `ml.`."""
-    return sorted({group.instance_type.removeprefix("ml.") for group in settings.cluster.groups})
+    return sorted({name.removeprefix("ml.") for group in settings.cluster.groups for name in group.types})
 
 
 def _fetch_security_groups(

@@ -127,7 +127,9 @@ def check_s3_egress(settings: Settings, facts: AccountFacts) -> Iterator[Finding
 def _efa_types_and_blocked_directions(facts: AccountFacts, nodes: PlacedNodes) -> tuple[list[str], list[str]]:
     """Return the instance types with an EFA there, and the directions in which its traffic is not allowed."""
     types = value_or_none(facts.types) or {}
-    names = sorted({group.instance_type.removeprefix("ml.") for group in nodes.placement.groups if group.count})
+    names = sorted(
+        {name.removeprefix("ml.") for group in nodes.placement.groups if group.count for name in group.types}
+    )
     fast = [name for name in names if name in types and types[name].efa]
     directions = (("in", nodes.ingress), ("out", nodes.egress))
     return fast, [word for word, rules in directions if not admits_all_traffic_from_any_group(rules, nodes.peer.groups)]

@@ -24,22 +24,25 @@ def check_quotas(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
             used_elsewhere.update(types)
     requested: Counter[str] = Counter()
     for group in settings.cluster.groups:
-        requested[group.instance_type] += group.count
+        # Of a group with several types nobody knows beforehand how many nodes have which.
+        requested.update({name: group.count if len(group.types) == 1 else 0 for name in group.types})
     for index, group in enumerate(settings.cluster.groups):
-        if group.instance_type not in requested:
-            continue  # said with an earlier group
-        count, path = requested.pop(group.instance_type), f"{TYPES}[{index}]"
-        quota = applied.get(cluster_quota_name(group.instance_type))
-        if quota is not None:
-            yield from _check_quota(path, quota, count, used_elsewhere[group.instance_type], settings)
-        elif count:
-            yield Finding(
-                "HPK-V602",
-                f"{path}.instance_type",
-                f"SageMaker has no quota `{cluster_quota_name(group.instance_type)}` in {settings.cluster.region}",
-                "The type may not be there for clusters: AWS's page of HyperPod's regions and types says",
-                WARNING,
-            )
+        path = f"{TYPES}[{index}]"
+        for name in group.types:
+            if name not in requested:
+                continue  # said with an earlier group
+            count = requested.pop(name)
+            quota = applied.get(cluster_quota_name(name))
+            if quota is not None:
+                yield from _check_quota(path, quota, count, used_elsewhere[name], settings)
+            elif group.count:
+                yield Finding(
+                    "HPK-V602",
+                    f"{path}.{group.types_key}",
+                    f"SageMaker has no quota `{cluster_quota_name(name)}` in {settings.cluster.region}",
+                    "The type may not be there for clusters: AWS's page of HyperPod's regions and types says",
+                    WARNING,
+                )
     total = sum(group.count for group in settings.cluster.groups)
     for name, used in ((PER_CLUSTER, 0), (ALTOGETHER, sum(used_elsewhere.values()))):
         if name in applied:

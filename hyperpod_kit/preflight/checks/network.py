@@ -197,19 +197,19 @@ def check_instance_type_zones(settings: Settings, facts: AccountFacts) -> Iterat
     for placement in network_placements(settings):
         have = {subnet.zone for subnet in subnets if subnet.id in placement.vpc.subnet_ids}
         for group in placement.groups:
-            name = group.instance_type.removeprefix("ml.")
-            where = sorted(zone for kind, zone in offered if kind == name)
-            if name not in types or not have or have & set(where) or name in reported:
-                continue
-            reported.add(name)
-            yield Finding(
-                "HPK-V310",
-                f"{TYPES}[{settings.cluster.groups.index(group)}].instance_type",
-                f"EC2 has {name} in {', '.join(where) or 'no zone of the region'}, the subnets are in "
-                f"{', '.join(sorted(have))}",
-                "Use a subnet in a zone that has it",
-                WARNING,
-            )
+            for name in (name.removeprefix("ml.") for name in group.types):
+                where = sorted(zone for kind, zone in offered if kind == name)
+                if name not in types or not have or have & set(where) or name in reported:
+                    continue
+                reported.add(name)
+                yield Finding(
+                    "HPK-V310",
+                    f"{TYPES}[{settings.cluster.groups.index(group)}].{group.types_key}",
+                    f"EC2 has {name} in {', '.join(where) or 'no zone of the region'}, the subnets are in "
+                    f"{', '.join(sorted(have))}",
+                    "Use a subnet in a zone that has it",
+                    WARNING,
+                )
 
 
 def do_nodes_need_s3(settings: Settings) -> bool:

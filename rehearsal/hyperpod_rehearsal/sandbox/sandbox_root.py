@@ -62,7 +62,7 @@ NODE_TYPES: dict[str, str] = {Role.CONTROLLER: CONTROLLER, Role.LOGIN: LOGIN, Ro
 def cluster_from_spec(spec: ClusterSpec) -> RehearsedCluster:
     """The cluster as the control plane would know it, with made-up instances."""
     groups = [
-        {"InstanceGroupName": group.name, "InstanceType": group.instance_type, "InstanceCount": group.count}
+        {"InstanceGroupName": group.name, "InstanceType": group.types[0], "InstanceCount": group.count}
         for group in spec.groups
     ]
     roles = {group.name: NODE_TYPES[group.role] for group in spec.groups}
@@ -77,7 +77,7 @@ def cluster_from_spec(spec: ClusterSpec) -> RehearsedCluster:
             node = RehearsedNode(
                 f"i-{position:02d}{index:015d}",
                 group.name,
-                group.instance_type,
+                group.types[0],
                 index,
                 f"10.1.{41 + position}.{18 + index}",
                 role=roles[group.name],

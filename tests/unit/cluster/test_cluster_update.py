@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
@@ -197,3 +198,39 @@ def test_a_change_that_aws_would_turn_away_is_not_sent(status: str) -> None:
     with pytest.raises(ConfigError) as refused:
         require_aws_would_accept_update({**live(), "ClusterStatus": "InService"}, found)
     assert "InstanceGroups[0].New" in refused.value.findings[0]
+
+
+def wanted_worker(**fields: Any) -> dict[str, Any]:
+    """What WANTED says, and `fields` of the group `work`."""
+    request = copy.deepcopy(WANTED)
+    request["InstanceGroups"][1].update(fields)
+    return request
+
+
+def test_several_types_and_patches_are_compared_in_the_form_that_describe_cluster_has() -> None:
+    types = ["ml.p5.48xlarge", "ml.p5e.48xlarge"]
+    date = datetime(2026, 12, 1, 3, tzinfo=timezone.utc)
+    described = live(
+        InstanceRequirements={"CurrentInstanceTypes": types[:1], "DesiredInstanceTypes": types},
+        AutoPatchConfig={"PatchingStrategy": "WhenIdle", "CurrentPatchSchedule": {"NextPatchDate": date}},
+    )
+    patch = {"PatchingStrategy": "WhenIdle"}
+    same = {"InstanceRequirements": {"InstanceTypes": types}, "AutoPatchConfig": patch}
+    # Without a date AWS plans it; one that is known is none to change.
+    assert plan_update(described, wanted_worker(**same)).changes == ()
+    for text in ("2026-12-01T03:00:00Z", "2026-12-01T04:00:00+01:00"):
+        dated = {**patch, "PatchSchedule": {"NextPatchDate": text}}
+        assert plan_update(described, wanted_worker(**{**same, "AutoPatchConfig": dated})).changes == ()
+    later = {**patch, "PatchSchedule": {"NextPatchDate": "2026-12-24"}}
+    (change,) = plan_update(described, wanted_worker(**{**same, "AutoPatchConfig": later})).changes
+    assert (change.field, change.how) == ("AutoPatchConfig", IN_PLACE)
+    more = {"InstanceTypes": [*types, "ml.p5en.48xlarge"]}
+    (change,) = plan_update(described, wanted_worker(**{**same, "InstanceRequirements": more})).changes
+    assert (change.field, change.how) == ("InstanceRequirements", IN_PLACE)
+
+
+def test_a_network_card_is_for_new_nodes_and_spot_for_another_group() -> None:
+    (change,) = plan_update(live(), wanted_worker(NetworkInterface={"InterfaceType": "efa-only"})).changes
+    assert (change.field, change.how) == ("NetworkInterface", NEW_NODES)
+    (change,) = plan_update(live(), wanted_worker(CapacityRequirements={"Spot": {}})).changes
+    assert (change.field, change.how) == ("CapacityRequirements", IMPOSSIBLE)

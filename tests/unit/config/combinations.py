@@ -59,7 +59,7 @@ def settings_of(chosen: dict[str, Any]) -> tuple[Settings, list[Finding]]:
     if chosen["extras"]:
         values["login_group"] = "login"
         cluster["instance_groups"].append({"name": "login", "instance_type": "ml.c5.large", "count": 1})
-        cluster.update(tags={"team": "größe"}, api={"TieredStorageConfig": {"Mode": "Disable"}})
+        cluster.update(tags={"team": "größe"}, tiered_storage={"mode": "Disable"})
         worker.update(
             min_count=1,
             threads_per_core=1,
@@ -67,7 +67,9 @@ def settings_of(chosen: dict[str, Any]) -> tuple[Settings, list[Finding]]:
             deep_health_checks=["InstanceStress", "InstanceConnectivity"],
             training_plan_arn="arn:aws:sagemaker:us-east-1:111122223333:training-plan/mine",
             vpc={"security_group_ids": ["sg-0123456789abcdef1"], "subnet_ids": ["subnet-0123456789abcdef1"]},
-            api={"AutoPatchConfig": {"PatchingStrategy": "WhenIdle"}},
+            auto_patch={"strategy": "WhenIdle", "rollout": {"batch": "10%"}},
+            network_interface="efa-only",
+            capacity="OnDemand",
         )
         if chosen["provisioning"]:
             secret = "arn:aws:secretsmanager:us-east-1:111122223333:secret:db-a1b2c3"

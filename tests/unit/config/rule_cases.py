@@ -51,6 +51,19 @@ def group_of(**fields: Any) -> Change:
     return kit(users=users, groups=[{"name": "vision", "gid": 3001, "members": ["alice"], **fields}])
 
 
+def types(*names: str) -> Change:
+    """The worker group with several instance types."""
+    return group(1, instance_type=None, instance_types=list(names))
+
+
+def patch(**fields: Any) -> Change:
+    """The worker group is patched by AWS; `fields`: of auto_patch."""
+    return group(1, auto_patch={"strategy": "WhenIdle", "idle_wait_seconds": 3600, **fields})
+
+
+PATCH = f"{C}.instance_groups[1].auto_patch"
+SUNDAYS = {"schedule": "cron(0 3 ? * SUN *)"}
+PLAN = "arn:aws:sagemaker:us-east-1:111122223333:training-plan/mine"
 LUSTRE = {
     "kind": "lustre",
     "name": "second",
@@ -230,7 +243,83 @@ CASES: list[tuple[str, str, Change]] = [
     ("HPK-L013", STATE, both(NO_FSX, add_mount(**{**LUSTRE, "roles": ["compute", "login"]}))),
     ("HPK-R001", f"{C}.api.VpcConfig", cluster(api={"VpcConfig": {}})),
     ("HPK-R001", f"{C}.instance_groups[0].api.LifeCycleConfig", group(0, api={"LifeCycleConfig": {"OnCreate": "x"}})),
-    ("HPK-R002", f"{C}.api.TieredStorageConfig", cluster(api={"TieredStorageConfig": {"Mode": "Enable"}})),
+    ("HPK-R001", f"{C}.api.TieredStorageConfig", cluster(api={"TieredStorageConfig": {"Mode": "Enable"}})),
+    (
+        "HPK-R001",
+        f"{C}.instance_groups[1].api.InstanceRequirements",
+        group(1, api={"InstanceRequirements": {"InstanceTypes": ["ml.c5.large"]}}),
+    ),
+    ("HPK-R002", f"{C}.api.AutoScaling", cluster(api={"AutoScaling": {"Mode": "Enable"}})),
+    ("HPK-R002", f"{C}.instance_groups[1].api.KubernetesConfig", group(1, api={"KubernetesConfig": {"Labels": {}}})),
+    ("HPK-R006", f"{C}.api.ClusterRole", cluster(api={"ClusterRole": "arn:aws:iam::111122223333:role/Scaling"})),
+    ("HPK-G024", f"{C}.instance_groups[1].instance_types[1]", types("ml.c5.large", "c5.large")),
+    ("HPK-G025", f"{PATCH}.next_patch_date", patch(next_patch_date="tomorrow")),
+    ("HPK-G026", f"{PATCH}.rollout.batch", patch(rollout={"batch": "101%"})),
+    (
+        "HPK-G026",
+        f"{C}.instance_groups[0].scheduled_update.rollout.rollback_batch",
+        group(
+            0, scheduled_update={"schedule": "cron(0 3 ? * SUN *)", "rollout": {"batch": "1", "rollback_batch": "0"}}
+        ),
+    ),
+    ("HPK-G027", f"{C}.instance_groups[1].instance_type", group(1, instance_type=None)),
+    ("HPK-G027", f"{C}.instance_groups[1].instance_type", group(1, instance_types=["ml.c5.large"])),
+    ("HPK-G028", f"{C}.instance_groups[1].instance_types", types("ml.p5.48xlarge", "ml.p5.48xlarge")),
+    ("HPK-G029", f"{C}.instance_groups[1].instance_types", types("ml.p5.48xlarge", "ml.g5.xlarge")),
+    (
+        "HPK-G029",
+        f"{C}.instance_groups[1].instance_types",
+        both(kit(mounts=[]), NO_FSX, types("ml.c5.large", "ml.c7g.large"), kit(slurm={"state": "own-disk"})),
+    ),
+    ("HPK-G030", f"{C}.instance_groups[1].capacity", group(1, capacity="spot")),
+    ("HPK-G031", f"{C}.instance_groups[0].capacity", both(CONTINUOUS, group(0, capacity="Spot"))),
+    (
+        "HPK-G033",
+        f"{C}.instance_groups[1].capacity",
+        both(CONTINUOUS, group(1, capacity="Spot", training_plan_arn=PLAN)),
+    ),
+    ("HPK-G034", f"{C}.instance_groups[1].capacity", group(1, capacity="Spot")),
+    (
+        "HPK-G036",
+        f"{C}.instance_groups[1].training_plan_arn",
+        both(types("ml.p5.48xlarge", "ml.p5e.48xlarge"), group(1, training_plan_arn=PLAN)),
+    ),
+    ("HPK-G037", f"{C}.instance_groups[0].training_plan_arn", group(0, training_plan_arn=PLAN)),
+    ("HPK-G038", f"{PATCH}.strategy", patch(strategy="DrainFirst")),
+    ("HPK-G039", f"{PATCH}.strategy", patch(strategy="WhenAllIdle")),
+    ("HPK-G040", f"{PATCH}.idle_wait_seconds", patch(idle_wait_seconds=None)),
+    (
+        "HPK-G041",
+        f"{C}.instance_groups[1].scheduled_update",
+        both(patch(), group(1, scheduled_update=SUNDAYS)),
+    ),
+    (
+        "HPK-G042",
+        f"{C}.instance_groups[1].scheduled_update",
+        group(1, scheduled_update=SUNDAYS),
+    ),
+    (
+        "HPK-L014",
+        f"{C}.instance_groups[0].auto_patch",
+        both(kit(slurm={"state": "own-disk"}), group(0, auto_patch={"strategy": "WhenIdle"})),
+    ),
+    (
+        "HPK-L014",
+        f"{C}.instance_groups[0].scheduled_update",
+        both(kit(slurm={"state": "own-disk"}), group(0, scheduled_update=SUNDAYS)),
+    ),
+    ("HPK-K010", f"{C}.tiered_storage.mode", cluster(tiered_storage={"mode": "Enable", "memory_percent": 20})),
+    (
+        "HPK-P013",
+        f"{C}.instance_groups[1].instance_type",
+        both(
+            mount(1, groups=["worker-group"]),
+            mount(0, groups=["controller-machine"]),
+            NO_FSX,
+            kit(slurm={"state": "own-disk"}),
+            group(1, instance_type="ml.c7g.large"),
+        ),
+    ),
     ("HPK-R003", f"{C}.instance_groups[1].api.ImageId", both(INIT, group(1, api={"ImageId": "ami-0123456789abcdef0"}))),
     ("HPK-R004", f"{C}.instance_groups[1].instance_type", group(1, instance_type="ml.p99.48xlarge")),
     ("HPK-R004", f"{C}.instance_groups[1].threads_per_core", group(1, threads_per_core=3)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ import pytest
 
 from hyperpod_kit.aws.request_shape import find_request_problems
 from hyperpod_kit.config.emit import build_create_cluster_request, provisioning_parameters_json_if_on_create
+from hyperpod_kit.config.importing.from_aws import import_configuration
 from hyperpod_kit.config.load import load
 from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.config.settings.sourced import SourcedMount
-from hyperpod_kit.model.cluster import InstanceGroup
+from hyperpod_kit.model.cluster import AutoPatch, InstanceGroup, ScheduledUpdate, TieredStorage, UpdateRollout
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
 
@@ -123,3 +125,69 @@ def test_hyperpod_makes_one_fsx_of_each_kind_in_a_group_and_never_in_on_create()
         assert [next(iter(entry)) for entry in controller] == ["FsxLustreConfig"] * bool(theirs)
         assert [next(iter(entry)) for entry in worker] == ["FsxLustreConfig", "FsxOpenZfsConfig"] * bool(theirs)
     assert worker[1] == {"FsxOpenZfsConfig": {"DnsName": zfs.dns_name, "MountPath": "/home"}}
+
+
+def test_capacity_patches_and_several_types_are_fields_of_the_group() -> None:
+    config = configuration("on_init_complete", tiered_storage=TieredStorage("Enable", 20))
+    controller, worker = config.cluster.groups
+    worker = replace(
+        worker,
+        instance_type="",
+        instance_types=("ml.p5.48xlarge", "ml.p5e.48xlarge"),
+        capacity="Spot",
+        network_interface="efa-only",
+        auto_patch=AutoPatch("WhenIdle", "2026-12-01T03:00:00Z", 3600, UpdateRollout("10%", "1", 60, ("nodes",))),
+        scheduled_update=ScheduledUpdate("cron(0 3 ? * SUN *)", UpdateRollout("2")),
+    )
+    config = replace(config, cluster=replace(config.cluster, groups=(controller, worker)))
+    request = build_create_cluster_request(config, URI)
+    entry = request["InstanceGroups"][1]
+    assert "InstanceType" not in entry
+    assert {key: entry[key] for key in entry if key.endswith(("Requirements", "Interface", "Config"))} == {
+        "InstanceRequirements": {"InstanceTypes": ["ml.p5.48xlarge", "ml.p5e.48xlarge"]},
+        "CapacityRequirements": {"Spot": {}},
+        "NetworkInterface": {"InterfaceType": "efa-only"},
+        "AutoPatchConfig": {
+            "PatchingStrategy": "WhenIdle",
+            "PatchSchedule": {"NextPatchDate": "2026-12-01T03:00:00Z"},
+            "IdleWaitWindowInSeconds": 3600,
+            "DeploymentConfig": {
+                "RollingUpdatePolicy": {
+                    "MaximumBatchSize": {"Type": "CAPACITY_PERCENTAGE", "Value": 10},
+                    "RollbackMaximumBatchSize": {"Type": "INSTANCE_COUNT", "Value": 1},
+                },
+                "WaitIntervalInSeconds": 60,
+                "AutoRollbackConfiguration": [{"AlarmName": "nodes"}],
+            },
+        },
+        "ScheduledUpdateConfig": {
+            "ScheduleExpression": "cron(0 3 ? * SUN *)",
+            "DeploymentConfig": {"RollingUpdatePolicy": {"MaximumBatchSize": {"Type": "INSTANCE_COUNT", "Value": 2}}},
+        },
+        "LifeCycleConfig": {"SourceS3Uri": URI, "OnInitComplete": "on_init_complete.sh"},
+        "SlurmConfig": {"NodeType": "Compute", "PartitionNames": ["train"]},
+    }
+    assert request["TieredStorageConfig"] == {"Mode": "Enable", "InstanceMemoryAllocationPercentage": 20}
+    assert find_request_problems("sagemaker", "CreateCluster", request) == []
+    # And back again, from the request and from how DescribeCluster tells the same.
+    keys = import_configuration(request, None).values["hyperpod_kit"]["cluster"]
+    assert keys["tiered_storage"] == {"mode": "Enable", "memory_percent": 20}
+    assert keys["instance_groups"][1] == {
+        "name": "worker-group",
+        "instance_types": ["ml.p5.48xlarge", "ml.p5e.48xlarge"],
+        "count": 3,
+        "capacity": "Spot",
+        "network_interface": "efa-only",
+        "auto_patch": {
+            "strategy": "WhenIdle",
+            "next_patch_date": "2026-12-01T03:00:00Z",
+            "idle_wait_seconds": 3600,
+            "rollout": {"batch": "10%", "rollback_batch": "1", "pause_seconds": 60, "alarms": ["nodes"]},
+        },
+        "scheduled_update": {"schedule": "cron(0 3 ? * SUN *)", "rollout": {"batch": "2"}},
+    }
+    date = datetime(2026, 12, 1, 3, tzinfo=timezone.utc)
+    entry["AutoPatchConfig"]["CurrentPatchSchedule"] = {"NextPatchDate": date}
+    del entry["AutoPatchConfig"]["PatchSchedule"]
+    entry["InstanceRequirements"] = {"DesiredInstanceTypes": entry["InstanceRequirements"]["InstanceTypes"]}
+    assert import_configuration(request, None).values["hyperpod_kit"]["cluster"] == keys

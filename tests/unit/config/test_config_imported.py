@@ -124,16 +124,6 @@ def test_the_file_of_aws_alone_gives_the_groups_their_names() -> None:
         ),
         ([group("a", OfTomorrow=1)], "group `a`: OfTomorrow: CreateCluster does not take it like this"),
         (
-            [
-                group(
-                    "a",
-                    InstanceType=None,
-                    InstanceRequirements={"InstanceTypes": ["ml.p5.48xlarge", "ml.p4d.24xlarge"]},
-                )
-            ],
-            "group `a` may have several instance types: the file says ml.p5.48xlarge",
-        ),
-        (
             [group("a", InstanceStorageConfigs=[{"OfTomorrow": {}}])],
             "InstanceStorageConfigs.OfTomorrow: there is no key",
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib
 import inspect
 import json
@@ -9,6 +10,7 @@ import re
 import sys
 from pathlib import Path
 
+import botocore
 import pytest
 
 from hyperpod_kit.aws import shapes
@@ -42,7 +44,9 @@ from tests.unit.config.rule_cases import (
     kit,
     mount,
     package,
+    patch,
     top,
+    types,
 )
 
 ROOT = Path(__file__).parents[3]
@@ -80,6 +84,15 @@ def test_findings_that_come_together() -> None:
     assert findings(both(nobody, kit(mounts=[LUSTRE, ZFS]))) == [("HPK-L003", f"{M}[0]")]
     assert findings(homes(path="/etc")) == [("HPK-M013", f"{H}.path")] * 2
     assert findings(both(homes(), mount(0, path="/home/.homes"))) == [("HPK-M015", f"{H}.path")] * 2
+    spot = both(CONTINUOUS, cluster(node_recovery="None"), group(1, capacity="Spot"))
+    assert findings(spot) == [("HPK-K005", f"{C}.node_recovery"), ("HPK-G032", f"{C}.instance_groups[1].capacity")]
+    login = both(top(login_group="worker-group", worker_groups=[]), CONTINUOUS, group(1, capacity="Spot"))
+    assert ("HPK-G035", f"{C}.instance_groups[1].capacity") in findings(login)
+    memory = cluster(tiered_storage={"mode": "Enable", "memory_percent": 26})
+    assert findings(memory) == [
+        ("HPK-K010", f"{C}.tiered_storage.mode"),
+        ("HPK-K011", f"{C}.tiered_storage.memory_percent"),
+    ]
     assert findings(mount(0, access_point_id=None, tls=False, iam=True)) == [("HPK-E004", f"{M}[0].iam")]
     # A dependency whose client's own package is not listed, and wrong besides.
     assert findings(package(name="a_b; id", client="lustre")) == [("HPK-P001", f"{P}.name"), ("HPK-P009", P)]
@@ -117,7 +130,16 @@ def test_findings_that_come_together() -> None:
         both(cluster(vpc=None), group(0, vpc=VPC), group(1, vpc=VPC)),
         both(group(1, deep_health_checks=["InstanceStress", "InstanceConnectivity"], min_count=2, ebs_gib=500)),
         group(1, ebs_gib=500, ebs_kms_key="alias/mine", root_kms_key="1234abcd-12ab-34cd-56ef-1234567890ab"),
-        group(1, api={"CapacityRequirements": {"OnDemand": {}}, "ImageId": "ami-0123456789abcdef0"}),
+        group(1, api={"ImageId": "ami-0123456789abcdef0"}),
+        both(
+            CONTINUOUS,
+            group(1, capacity="Spot", network_interface="efa-only"),
+            types("ml.p5.48xlarge", "ml.p5e.48xlarge"),
+        ),
+        patch(next_patch_date="2026-12-01T03:00:00+01:00", rollout={"batch": "100%", "alarms": ["nodes"]}),
+        # The controller's state is on a mount: it comes back with its jobs.
+        group(0, auto_patch={"strategy": "WhenIdle"}),
+        cluster(tiered_storage={"mode": "Disable"}),
         both(INIT, group(1, api={"ImageId": "default"})),
         add_mount(**S3FILES, access_point_id="fsap-0123456789abcdef0", region="eu-central-1"),
         top(fsx_openzfs_dns_name="fs-0123456789abcdef0.fsx.us-east-1.amazonaws.com"),
@@ -159,7 +181,20 @@ def test_every_code_has_a_case_and_is_used_once() -> None:
     written = re.findall(r"HPK-[A-Z]\d{3}", sources)
     assert len(written) == len(set(written))
     together = {"HPK-R005", "HPK-G001", "HPK-G006", "HPK-L003", "HPK-E004", "HPK-P001"}
+    together |= {"HPK-G032", "HPK-G035", "HPK-K011", "HPK-R007"}
     assert {code for code, _, _ in CASES} | together == set(written)
+
+
+def test_a_field_of_a_newer_botocore_passes_with_a_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Path(botocore.__file__).parent / "data/sagemaker/2017-07-24/service-2.json.gz"
+    model = json.loads(gzip.decompress(source.read_bytes()))
+    model["shapes"]["ClusterInstanceGroupSpecification"]["members"]["OfTomorrow"] = {"shape": "String"}
+    place = tmp_path / "sagemaker/2017-07-24/service-2.json"
+    place.parent.mkdir(parents=True)
+    place.write_text(json.dumps(model))
+    monkeypatch.setenv("AWS_DATA_PATH", str(tmp_path))
+    change = group(1, api={"OfTomorrow": "x"})
+    assert findings(change) == [("HPK-R007", f"{C}.instance_groups[1].api.OfTomorrow")]
 
 
 def test_every_rule_is_in_the_list() -> None:

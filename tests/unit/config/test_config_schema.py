@@ -30,7 +30,8 @@ CLUSTER = {
         "endpoint": "db.example.com",
         "secret_arn": "arn:aws:secretsmanager:us-east-1:111122223333:secret:db-a1b2c3",
     },
-    "api": {"TieredStorageConfig": {"Mode": "Enable"}},
+    "tiered_storage": {"mode": "Enable", "memory_percent": 20},
+    "api": {"ClusterRole": "arn:aws:iam::111122223333:role/Scaling"},
 }
 STRICT = jsonschema.Draft202012Validator(build_schema())
 SHAPE = jsonschema.Draft202012Validator(build_schema(limits=False))
@@ -40,7 +41,11 @@ def with_everything() -> dict[str, Any]:
     values = document()
     values["hyperpod_kit"]["cluster"].update(copy.deepcopy(CLUSTER))
     values["hyperpod_kit"]["cluster"]["instance_groups"][2].update(
-        {"ebs_gib": 500, "min_count": 1, "threads_per_core": 1, "deep_health_checks": ["InstanceStress"],
+        {"capacity": "Spot", "network_interface": "efa-only", "instance_types": ["ml.p5.48xlarge", "ml.p5e.48xlarge"],
+         "auto_patch": {"strategy": "WhenIdle", "next_patch_date": "2026-12-01T03:00:00Z", "idle_wait_seconds": 3600,
+                        "rollout": {"batch": "2", "rollback_batch": "10%", "pause_seconds": 60, "alarms": ["a"]}},
+         "scheduled_update": {"schedule": "cron(0 3 ? * SUN *)", "rollout": {"batch": "50%"}},
+         "ebs_gib": 500, "min_count": 1, "threads_per_core": 1, "deep_health_checks": ["InstanceStress"],
          "vpc": {"security_group_ids": ["sg-0123456789abcdef0"], "subnet_ids": ["subnet-0123456789abcdef0"]}}
     )  # fmt: skip
     return values

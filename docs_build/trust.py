@@ -229,6 +229,8 @@ CLOUDS = frozenset(
         "replace-node",
         "reboot-node",
         "delete-node",
+        "health-check",
+        "operations",
         "events",
         "connect",
         "delete-cluster",

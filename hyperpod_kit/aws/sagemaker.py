@@ -100,6 +100,42 @@ class SageMaker:
             _call_with_retries("DescribeClusterEvent", target, call, ClusterName=name, EventId=event_id)["EventDetails"]
         )
 
+    def list_operations(
+        self, name: str, *, status: Optional[str] = None, kind: Optional[str] = None, newest: Optional[int] = None
+    ) -> list[dict[str, Any]]:
+        """Return the ClusterOperationSummaries, newest first; only the `newest` so many."""
+        filters = {"SortBy": "CreationTime", "SortOrder": "Descending"}
+        filters.update({key: value for key, value in (("Status", status), ("Type", kind)) if value is not None})
+        operations: list[dict[str, Any]] = []
+        for page in _fetch_pages("ListClusterOperations", name, self._client.list_cluster_operations, **filters):
+            operations += [dict(operation) for operation in page.get("ClusterOperationSummaries", [])]
+            if newest is not None and len(operations) >= newest:
+                return operations[:newest]
+        return operations
+
+    def describe_operation(self, name: str, operation_id: str) -> dict[str, Any]:
+        """DescribeClusterOperation's answer: a summary's members and the details of its type."""
+        target = f"{name}/{operation_id}"
+        call = self._client.describe_cluster_operation
+        return _without_response_metadata(
+            _call_with_retries("DescribeClusterOperation", target, call, ClusterName=name, OperationId=operation_id)
+        )
+
+    def start_health_check(self, name: str, configurations: Sequence[Mapping[str, Any]]) -> None:
+        """Begin deep health checks: DeepHealthCheckConfigurations with InstanceGroupName, InstanceIds and checks."""
+        _call_with_retries(
+            "StartClusterHealthCheck",
+            name,
+            self._client.start_cluster_health_check,
+            ClusterName=name,
+            DeepHealthCheckConfigurations=[dict(entry) for entry in configurations],
+        )
+
+    def describe_training_plan(self, arn: str) -> dict[str, Any]:
+        """DescribeTrainingPlan's answer: until when it serves, and how many of its nodes are free."""
+        call = self._client.describe_training_plan
+        return _without_response_metadata(_call_with_retries("DescribeTrainingPlan", arn, call, TrainingPlanName=arn))
+
     def delete_cluster(self, name: str) -> None:
         """Begin to delete a cluster."""
         _call_with_retries("DeleteCluster", name, self._client.delete_cluster, ClusterName=name)

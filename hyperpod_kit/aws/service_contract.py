@@ -350,15 +350,16 @@ _NODE_RESPONSE = (
         "whether a node has been updated, and with what",
         *("LastSoftwareUpdateTime", "CurrentImageReleaseVersion", "ImageVersionStatus"),
     ),
+    read("list-cluster-nodes", "its address, which is in the name", "PrivateDnsHostname"),
     ignored(
         "names of nodes that have no instance yet, and of UltraServers",
-        *("NodeLogicalId", "PrivateDnsHostname", "UltraServerInfo.Id", "UltraServerInfo.Type"),
+        *("NodeLogicalId", "UltraServerInfo.Id", "UltraServerInfo.Type"),
     ),
 )
 _NODE_DETAILS_RESPONSE = (
     read("list-cluster-nodes", "its address", "PrivatePrimaryIp"),
     ignored("nodes are reached by their IPv4 address", "PrivatePrimaryIpv6"),
-    read("list-cluster-nodes, diagnose", "whether AWS may take it away", "CapacityType"),
+    read("list-cluster-nodes", "whether AWS may take it away", "CapacityType"),
     ignored(
         "what its group says of it",
         *below("LifeCycleConfig", *_LIFECYCLE_FIELDS),

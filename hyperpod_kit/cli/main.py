@@ -60,6 +60,12 @@ SECTIONS = {
         "delete-node": CommandEntry(
             f"{_C}.cluster.node_commands:delete_node", "Delete nodes; nothing takes their place."
         ),
+        "health-check": CommandEntry(
+            f"{_C}.cluster.node_commands:health_check", "Have AWS test the hardware of nodes; no job starts meanwhile."
+        ),
+        "operations": CommandEntry(
+            f"{_C}.cluster.operations_command:operations", "Scalings and deep health checks, and how they stand."
+        ),
         "events": CommandEntry(
             f"{_C}.cluster.events_command:events", "What HyperPod did and what failed, with its reasons."
         ),

@@ -16,13 +16,17 @@ RUNNING = "Running"
 REMOVED_STATES = ("ShuttingDown", "NotFound")
 """The state of a node that serves, and states of nodes that nobody waits for any more."""
 
+MOST_CHECKED = 500
+"""Instances in one entry of StartClusterHealthCheck."""
+
 LOOKUPS = 8
 _HOST = re.compile(r"ip-(\d+)-(\d+)-(\d+)-(\d+)(\.|$)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class ClusterNode:
-    """One node. `address`: its private IPv4 address, empty when AWS does not tell it yet; `launched`: in UTC."""
+    """One node. `address`: its private IPv4 address, empty when AWS does not tell it yet; `launched`: in UTC;
+    `capacity`: Spot or OnDemand, empty where AWS was not asked about the node or does not say."""
 
     group: str
     instance_id: str
@@ -31,6 +35,7 @@ class ClusterNode:
     message: str
     address: str
     launched: str
+    capacity: str = ""
 
     @property
     def is_shutting_down_or_gone(self) -> bool:
@@ -77,6 +82,28 @@ def describe_node_changes(before: Sequence[ClusterNode], after: Sequence[Cluster
 def is_instance_id(name: str) -> bool:
     """Whether a name has the form of an instance id, of a node that is there or of one that is gone."""
     return name.startswith("i-")
+
+
+def start_health_check(
+    sagemaker: SageMaker, cluster: str, nodes: Sequence[ClusterNode], checks: Sequence[str]
+) -> Batched:
+    """Begin deep health checks of nodes, in one call. Raises AwsError, which refuses all of them, Unreachable."""
+    ids_by_group: dict[str, list[str]] = {}
+    for node in nodes:
+        ids_by_group.setdefault(node.group, []).append(node.instance_id)
+    sagemaker.start_health_check(
+        cluster,
+        [
+            {
+                "InstanceGroupName": group,
+                "InstanceIds": ids[start : start + MOST_CHECKED],
+                "DeepHealthChecks": list(checks),
+            }
+            for group, ids in ids_by_group.items()
+            for start in range(0, len(ids), MOST_CHECKED)
+        ],
+    )
+    return [node.instance_id for node in nodes], []
 
 
 def slurm_node_name(address: str) -> str:
@@ -158,6 +185,7 @@ def _to_cluster_node(summary: dict[str, Any], detail: dict[str, Any]) -> Cluster
         status.get("Message", ""),
         address,
         format_utc(summary.get("LaunchTime")),
+        detail.get("CapacityType", ""),
     )
 
 

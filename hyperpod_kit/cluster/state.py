@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Mapping
 
+from hyperpod_kit.cluster.group_activity import GroupActivity
 from hyperpod_kit.untrusted.text import clean_one_line
 
 BRIEF = 300
@@ -20,7 +21,7 @@ def shorten_aws_text(text: str) -> str:
 class GroupState:
     """One instance group: nodes there, nodes asked for, and how many nodes are in which state.
 
-    status: AWS's InstanceGroupStatus, "" where it says none.
+    status: AWS's InstanceGroupStatus, "" where it says none; activity: what AWS does to it, and what is wrong with it.
     """
 
     name: str
@@ -28,6 +29,7 @@ class GroupState:
     target: int
     nodes: Mapping[str, int]
     status: str = ""
+    activity: GroupActivity = field(default_factory=GroupActivity)
 
     @property
     def ready(self) -> bool:
@@ -44,6 +46,7 @@ class GroupState:
             details.append("none of them is listed")
         elif states and not self.ready:
             details.append(states)
+        details += [*self.activity.troubles, *self.activity.doing]
         counts = f"{self.name} {self.current}/{self.target}"
         if details:
             return f"{counts} ({'; '.join(details)})"
@@ -70,6 +73,11 @@ class ClusterState:
     def ready(self) -> bool:
         """Whether jobs can be submitted: InService, complete, and every node Running."""
         return self.status == "InService" and all(group.ready for group in self.groups)
+
+    @property
+    def plan_arns_by_group(self) -> dict[str, str]:
+        """Group -> ARN of its training plan, of the groups that have one."""
+        return {group.name: group.activity.plan_arn for group in self.groups if group.activity.plan_arn}
 
     def describe_targets_unlike_desired(self, desired: Mapping[str, int]) -> list[str]:
         """Describe where the counts that AWS aims at are not `desired` (group -> nodes).

@@ -17,6 +17,7 @@ from typing import Any, Callable, Mapping, Optional, Protocol, Sequence
 
 from hyperpod_kit.aws.errors import NOT_FOUND
 from hyperpod_kit.cluster.events import CONTINUOUS, EventSource, Troubles
+from hyperpod_kit.cluster.group_activity import read_group_activity
 from hyperpod_kit.cluster.state import ClusterState, GroupState, shorten_aws_text
 from hyperpod_kit.errors import Absent, AwsError, ClusterFailed, NoCredentials, Unreachable, UsageError, WaitTimeout
 from hyperpod_kit.system.wait import fixed_pause, poll_until
@@ -62,6 +63,7 @@ def observe_cluster(clusters: Clusters, name: str) -> ClusterState:
             group.get("TargetCount", 0),
             dict(states.get(group["InstanceGroupName"], {})),
             group.get("Status", ""),
+            read_group_activity(group),
         )
         for group in description["InstanceGroups"]
     )

@@ -10,6 +10,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from hyperpod_rehearsal.credentials.keys import Key
+from hyperpod_rehearsal.platform import health_check
 from hyperpod_rehearsal.platform.control_plane import RehearsalControlPlane
 from hyperpod_rehearsal.platform.recovery import Recovery
 from hyperpod_rehearsal.s3.store import StoredBuckets
@@ -237,3 +238,94 @@ def test_both_sources_of_slurm_fail_the_creation(sagemaker, operations, endpoint
         ],
     )
     assert "cannot include both" in wait(sagemaker)["FailureMessage"]
+
+
+def test_scalings_are_operations(sagemaker):
+    sagemaker.create_cluster(ClusterName="demo", InstanceGroups=[group("gpu", 1)])
+    wait(sagemaker)
+    assert sagemaker.list_cluster_operations(ClusterName="demo")["ClusterOperationSummaries"] == []
+    sagemaker.update_cluster(ClusterName="demo", InstanceGroups=[group("gpu", 3)])
+    wait(sagemaker)
+    (scaling,) = sagemaker.list_cluster_operations(ClusterName="demo", Type="Scaling")["ClusterOperationSummaries"]
+    assert scaling["Status"] == "Done"
+    found = sagemaker.describe_cluster_operation(ClusterName="demo", OperationId=scaling["OperationId"])
+    assert found["ScalingDetails"] == [
+        {
+            "InstanceGroupName": "gpu",
+            "Status": "Done",
+            "Original": {"CurrentCount": 1, "TargetCount": 1},
+            "Desired": {"CurrentCount": 3, "TargetCount": 3},
+        }
+    ]
+    assert "ActiveOperations" not in sagemaker.describe_cluster(ClusterName="demo")["InstanceGroups"][0]
+    with pytest.raises(ClientError, match="not found"):
+        sagemaker.describe_cluster_operation(ClusterName="demo", OperationId="0" * 8 + "-0000-4000-8000-" + "0" * 12)
+
+
+def test_a_health_check_reserves_nodes_and_gives_them_back(sagemaker, operations, endpoint, monkeypatch):
+    monkeypatch.setattr(health_check, "CHECK_SECONDS", 0.5)
+    with_slurm(operations.store, endpoint)
+    sagemaker.create_cluster(ClusterName="demo", InstanceGroups=[group("head", 1), group("gpu", 2)])
+    wait(sagemaker)
+    first, second = (node.instance_id for node in operations.clusters["demo"].nodes_in_group("gpu"))
+    check = {"InstanceGroupName": "gpu", "InstanceIds": [first], "DeepHealthChecks": ["InstanceStress"]}
+    sagemaker.start_cluster_health_check(ClusterName="demo", DeepHealthCheckConfigurations=[check])
+    states = {node["InstanceId"]: node["InstanceStatus"]["Status"] for node in nodes(sagemaker)}
+    assert (states[first], states[second]) == ("DeepHealthCheckInProgress", "Running")
+    (running,) = sagemaker.list_cluster_operations(ClusterName="demo", Status="InProgress")["ClusterOperationSummaries"]
+    found = sagemaker.describe_cluster_operation(ClusterName="demo", OperationId=running["OperationId"])
+    assert (found["Type"], found["DeepHealthCheckDetails"]) == ("DeepHealthCheck", [check])
+    with pytest.raises(ClientError, match="in use by another operation"):
+        sagemaker.start_cluster_health_check(ClusterName="demo", DeepHealthCheckConfigurations=[check])
+    until(lambda: {node["InstanceStatus"]["Status"] for node in nodes(sagemaker)} == {"Running"})
+    executed = "\n".join(operations.fleet.machines.executed)
+    assert executed.index("create reservation=hyperpod-health-check") < executed.index("delete reservation=")
+    for entry, code in (
+        ({**check, "InstanceGroupName": "nobody"}, "ResourceNotFound"),
+        ({**check, "InstanceIds": ["i-00000000"]}, "ResourceNotFound"),
+        ({"InstanceGroupName": "head", "DeepHealthChecks": ["InstanceStress"]}, "ValidationException"),
+    ):
+        with pytest.raises(ClientError) as refused:
+            sagemaker.start_cluster_health_check(ClusterName="demo", DeepHealthCheckConfigurations=[entry])
+        assert refused.value.response["Error"]["Code"] == code
+
+
+def test_what_a_group_is_made_of_comes_back(sagemaker):
+    plan = "arn:aws:sagemaker:us-east-1:111122223333:training-plan/mine"
+    types = ["ml.p5.48xlarge", "ml.p5e.48xlarge"]
+    spot = {
+        **group("spot", 1),
+        "InstanceRequirements": {"InstanceTypes": types},
+        "CapacityRequirements": {"Spot": {}},
+        "NetworkInterface": {"InterfaceType": "efa-only"},
+        "AutoPatchConfig": {"PatchingStrategy": "WhenIdle", "PatchSchedule": {"NextPatchDate": "2026-12-01T00:00:00Z"}},
+    }
+    del spot["InstanceType"]
+    sagemaker.create_cluster(ClusterName="demo", InstanceGroups=[spot, group("plan", 1, TrainingPlanArn=plan)])
+    wait(sagemaker)
+    flexible, planned = sagemaker.describe_cluster(ClusterName="demo")["InstanceGroups"]
+    assert flexible["InstanceRequirements"]["DesiredInstanceTypes"] == types
+    assert flexible["InstanceTypeDetails"] == [{"InstanceType": types[0], "CurrentCount": 1}]
+    assert (flexible["CapacityRequirements"], flexible["NetworkInterface"]) == (
+        {"Spot": {}},
+        {"InterfaceType": "efa-only"},
+    )
+    date = flexible["AutoPatchConfig"]["CurrentPatchSchedule"]["NextPatchDate"]
+    assert date.timestamp() == 1796083200.0
+    assert planned["TrainingPlanStatus"] == "Active"
+    kinds = {
+        node["InstanceGroupName"]: sagemaker.describe_cluster_node(ClusterName="demo", NodeId=node["InstanceId"])
+        for node in nodes(sagemaker)
+    }
+    assert kinds["spot"]["NodeDetails"]["CapacityType"] == "Spot"
+    assert kinds["plan"]["NodeDetails"]["CapacityType"] == "OnDemand"
+    for name in (plan, "mine"):
+        assert sagemaker.describe_training_plan(TrainingPlanName=name)["Status"] == "Active"
+    with pytest.raises(ClientError, match="not found"):
+        sagemaker.describe_training_plan(TrainingPlanName="another")
+    more = {**spot, "InstanceRequirements": {"InstanceTypes": [*types, "ml.p5en.48xlarge"]}}
+    sagemaker.update_cluster(ClusterName="demo", InstanceGroups=[more])
+    wait(sagemaker)
+    fewer = {**spot, "InstanceRequirements": {"InstanceTypes": types[:1]}}
+    with pytest.raises(ClientError, match="no type can be taken out"):
+        sagemaker.update_cluster(ClusterName="demo", InstanceGroups=[fewer])

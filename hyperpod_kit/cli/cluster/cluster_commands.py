@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Mapping, Optional
 
 import click
 
@@ -13,7 +13,8 @@ from hyperpod_kit.cli.cluster.waiting import interval_option, timeout_option, wa
 from hyperpod_kit.cli.terminal.confirm import require_confirmation
 from hyperpod_kit.cli.terminal.options import cluster_options, config_argument, json_option, resolve_cluster
 from hyperpod_kit.cli.terminal.output import make_console, print_json, print_text, print_to_stderr, table_cell
-from hyperpod_kit.untrusted.terminal import indent_continuation_lines
+from hyperpod_kit.untrusted.terminal import LONGEST_LINE, indent_continuation_lines
+from hyperpod_kit.untrusted.text import clean_one_line
 
 if TYPE_CHECKING:
     from hyperpod_kit.cluster.state import ClusterState
@@ -130,12 +131,16 @@ def wait(
 def describe_cluster(config: Path, cluster: Optional[str], region: Optional[str], as_json: bool) -> int:
     """Status, groups and failures. Exit code 1 when the cluster has failed.
 
+    Below the table, group by group: updates and scalings that run or were undone, the date of the next patch, until
+    when a training plan serves, Spot, and how many nodes have which type.
+
     \b
     Examples:
       hyperpod-kit describe-cluster
       hyperpod-kit describe-cluster --cluster demo --json  # AWS's own answer
     """
     from hyperpod_kit.aws.sagemaker import SageMaker
+    from hyperpod_kit.cluster.group_activity import describe_training_plans
     from hyperpod_kit.cluster.wait import observe_cluster
 
     chosen = resolve_cluster(config, cluster, region)
@@ -147,13 +152,13 @@ def describe_cluster(config: Path, cluster: Optional[str], region: Optional[str]
             return 1
         return 0
     state = observe_cluster(sagemaker, chosen.name)
-    _print_cluster_state(state)
+    _print_cluster_state(state, describe_training_plans(sagemaker, state.plan_arns_by_group))
     if state.status == "Failed":
         return 1
     return 0
 
 
-def _print_cluster_state(state: ClusterState) -> None:
+def _print_cluster_state(state: ClusterState, plans: Mapping[str, str]) -> None:
     from rich.table import Table
 
     mode = ""
@@ -174,6 +179,10 @@ def _print_cluster_state(state: ClusterState) -> None:
             table_cell(state_text),
         )
     make_console().print(grid)
+    for group in state.groups:
+        lines = [*group.activity.lines(), *filter(None, [plans.get(group.name, "")])]
+        for line in lines:
+            print_text(clean_one_line(f"{group.name}: {line}", LONGEST_LINE))
     if state.failure:
         print_text(indent_continuation_lines(f"failure: {state.failure}"))
     for node, message in state.messages:

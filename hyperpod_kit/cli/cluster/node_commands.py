@@ -1,4 +1,4 @@
-"""replace-node, reboot-node and delete-node."""
+"""replace-node, reboot-node, delete-node and health-check."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from hyperpod_kit.cluster.nodes import ClusterNode
 
 
+DEEP_HEALTH_CHECKS = ("InstanceStress", "InstanceConnectivity", "MultiNodeTrainingValidation")
+"""Of AWS; each asks more nodes, or more of them, than the one before."""
+
 COMES_BACK = 1800.0
 """Seconds in which a node that was restarted is heard of again."""
 
@@ -39,13 +42,14 @@ def node_command_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 class Verb(NamedTuple):
     """What is done to nodes. `command`: its name; `done`: `replaced`; `question`: with {} for the nodes; `stay`:
-    whether the same nodes come back."""
+    whether the same nodes come back; `reserves`: whether AWS itself keeps jobs off them from then on."""
 
     act: Callable[[SageMaker, str, Sequence[ClusterNode]], Batched]
     command: str
     done: str
     question: str
     stay: bool = False
+    reserves: bool = False
 
 
 @click.command("replace-node")
@@ -119,6 +123,46 @@ def delete_node(**given: Any) -> int:
     return _run_node_command(verb, **given)
 
 
+@click.command("health-check")
+@click.option(
+    "--check",
+    "checks",
+    multiple=True,
+    type=click.Choice(DEEP_HEALTH_CHECKS),
+    default=DEEP_HEALTH_CHECKS[:2],
+    show_default=True,
+    help="Which checks; may be repeated.",
+)
+@node_command_options
+def health_check(checks: tuple[str, ...], **given: Any) -> int:
+    """Have AWS test the hardware of nodes that are there: GPUs, memory, network. NODE as for replace-node.
+
+    The checks take an hour or more. AWS keeps jobs off the nodes meanwhile by a reservation in Slurm, and restarts or
+    replaces nodes that fail. `hyperpod-kit operations` shows how it stands, and list-cluster-nodes the state of each
+    node. Jobs that run on the nodes disturb the checks, and are disturbed by them.
+
+    The jobs on these nodes are listed first. --when-idle lets no new job start there and waits until those that run
+    have ended; --drain also queues jobs again that Slurm may queue again. When --drain-timeout is over, nothing is
+    sent, the nodes take jobs again, and the exit code is 3. With these options the nodes are undrained once AWS has
+    taken the request.
+
+    \b
+    Examples:
+      hyperpod-kit health-check worker-group/0 --when-idle
+      hyperpod-kit health-check worker-group/0 worker-group/1 --check InstanceStress --yes
+    """
+    from hyperpod_kit.cluster.nodes import start_health_check
+
+    verb = Verb(
+        functools.partial(start_health_check, checks=checks),
+        "health-check",
+        "checked",
+        "Check {}? No job starts there for an hour or more, and nodes that fail are restarted or replaced.",
+        reserves=True,
+    )
+    return _run_node_command(verb, **given)
+
+
 def _run_node_command(
     verb: Verb,
     *,
@@ -160,6 +204,8 @@ def _run_node_command(
         print_json({"cluster": chosen.name, verb.done: done, "refused": refused, **first.to_dict()})
     if done:
         print_to_stderr(f"being {verb.done}: {', '.join(done)}")
+    if done and verb.reserves:
+        first.undrain_nodes(first.vacated_without_nodes(vacated, refused_names))
     if done and verb.stay:
         first.wait_for_restart_and_undrain(live, first.vacated_without_nodes(vacated, refused_names), COMES_BACK)
     if refused:

@@ -100,6 +100,9 @@ def _print_diagnosis(diagnosis: ClusterDiagnosis, with_log: bool) -> None:
         print_text(f"{few.group}: {few.desired} nodes wanted, {few.listed} listed by AWS, cluster {diagnosis.status}")
     if diagnosis.few:
         print_text("  do: hyperpod-kit events, and hyperpod-kit wait: it says what comes")
+    for name, activity in diagnosis.activities.items():
+        for line in activity.lines():
+            print_text(clean_one_line(f"{name}: {line}", LONGEST_LINE))
     for node in diagnosis.nodes:
         for line in describe_diagnosis(node):
             print_text(line)

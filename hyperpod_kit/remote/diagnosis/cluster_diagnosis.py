@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from threading import Lock
@@ -11,6 +11,7 @@ from typing import Any, Callable, Collection, Mapping, Optional, Sequence
 
 from hyperpod_kit.aws.logs import Logs, creation_log_stream, log_group
 from hyperpod_kit.cluster.events import CONTINUOUS, WARN, Event, list_events
+from hyperpod_kit.cluster.group_activity import GroupActivity, read_group_activity
 from hyperpod_kit.cluster.nodes import ClusterNode, resolve_nodes
 from hyperpod_kit.errors import AwsError, HyperpodKitError
 from hyperpod_kit.remote.diagnosis.diagnose import TAIL, AwsNodeStatus, Diagnosis, Shipped, apply_sent_report, diagnose
@@ -55,6 +56,7 @@ class ClusterCase:
     arn: str
     targets: Sequence[tuple[NodeTarget, AwsNodeStatus]]
     few: tuple[GroupShortOfNodes, ...] = ()
+    activities: Mapping[str, GroupActivity] = field(default_factory=dict)
 
     def diagnose(self, connect: Connect, timeout: float, progress: Callable[[Diagnosis], None]) -> ClusterDiagnosis:
         """Diagnose the nodes. Where no way leads to any of them, the reports that they have sent count."""
@@ -62,23 +64,29 @@ class ClusterCase:
         nodes = diagnose(self.targets, connect, shipped=shipped, timeout=timeout, progress=progress)
         if nodes and all(diagnosis.unreachable for diagnosis in nodes):
             nodes = _use_sent_reports(nodes, self.cluster, self.arn)
-        return ClusterDiagnosis(self.cluster.name, self.status, self.failure, tuple(nodes), self.few)
+        return ClusterDiagnosis(
+            self.cluster.name, self.status, self.failure, tuple(nodes), self.few, dict(self.activities)
+        )
 
 
 @dataclass(frozen=True)
 class ClusterDiagnosis:
-    """`failure`: AWS's message about the cluster, "" without one; `few`: where nodes are missing."""
+    """`failure`: AWS's message about the cluster, "" without one; `few`: where nodes are missing; `activities`: group
+    -> what AWS does to it, and what is wrong with it."""
 
     name: str
     status: str
     failure: str
     nodes: tuple[Diagnosis, ...]
     few: tuple[GroupShortOfNodes, ...] = ()
+    activities: Mapping[str, GroupActivity] = field(default_factory=dict)
 
     @property
     def healthy(self) -> bool:
         """Whether nothing speaks against the cluster or a node, and all that it is to have are there."""
-        return not self.failure and not self.few and all(diagnosis.healthy for diagnosis in self.nodes)
+        if self.failure or self.few or any(activity.troubles for activity in self.activities.values()):
+            return False
+        return all(diagnosis.healthy for diagnosis in self.nodes)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""
@@ -91,6 +99,7 @@ class ClusterDiagnosis:
             "failure": self.failure,
             "known": causes,
             "few": [shortage.to_dict() for shortage in self.few],
+            "groups": {name: asdict(activity) for name, activity in self.activities.items()},
             "nodes": [node.to_dict() for node in self.nodes],
         }
 
@@ -129,6 +138,7 @@ def fetch_failures_and_nodes_to_diagnose(cluster: LiveCluster, names: Sequence[s
         response["ClusterArn"],
         targets,
         few,
+        {str(group["InstanceGroupName"]): read_group_activity(group) for group in response["InstanceGroups"]},
     )
 
 

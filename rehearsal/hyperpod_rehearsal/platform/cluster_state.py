@@ -53,7 +53,9 @@ class RehearsedNode:
 @dataclass
 class RehearsedCluster:
     """One cluster. `request`: the CreateCluster request with later updates applied; `slurm`: group -> node type;
-    `additions`: ClientToken of BatchAddClusterNodes -> logical ids of the nodes that it added."""
+    `additions`: ClientToken of BatchAddClusterNodes -> logical ids of the nodes that it added; `operations`: in
+    DescribeClusterOperation's shape, oldest first; `software_updates`: of a group, `status` and `begun_at` of the
+    last one."""
 
     name: str
     id: str
@@ -67,6 +69,8 @@ class RehearsedCluster:
     events: List[Dict[str, Any]] = field(default_factory=list)
     tags: Dict[str, str] = field(default_factory=dict)
     additions: Dict[str, List[str]] = field(default_factory=dict)
+    operations: List[Dict[str, Any]] = field(default_factory=list)
+    software_updates: Dict[str, Dict[str, Any]] = field(default_factory=dict)
 
     @property
     def is_continuously_provisioned(self) -> bool:

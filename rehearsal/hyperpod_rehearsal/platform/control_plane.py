@@ -7,22 +7,21 @@ import secrets
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from hyperpod_rehearsal.agent.s3_client import split_uri
-from hyperpod_rehearsal.platform import node_batches, request_rules, scaling, software_update
+from hyperpod_rehearsal.platform import (
+    cluster_operations,
+    health_check,
+    node_batches,
+    request_rules,
+    scaling,
+    software_update,
+)
 from hyperpod_rehearsal.platform.cluster_state import ZONE, RehearsedCluster, RehearsedNode
+from hyperpod_rehearsal.platform.group_description import capacity_type, describe_group, describe_training_plan
 from hyperpod_rehearsal.platform.operations import Operations
 from hyperpod_rehearsal.sagemaker.api import ApiError
 
-GROUP_FIELDS = (
-    "InstanceGroupName",
-    "InstanceType",
-    "LifeCycleConfig",
-    "ExecutionRole",
-    "ThreadsPerCore",
-    "InstanceStorageConfigs",
-    "OnStartDeepHealthChecks",
-    "SlurmConfig",
-    "OverrideVpcConfig",
-)
+CLUSTER_FIELDS = ("VpcConfig", "Orchestrator", "NodeProvisioningMode", "ClusterRole", "TieredStorageConfig")
+"""Members of a request that come back as they were."""
 
 
 class RehearsalControlPlane:
@@ -71,12 +70,12 @@ class RehearsalControlPlane:
                 "ClusterName": cluster.name,
                 "ClusterStatus": cluster.status,
                 "CreationTime": cluster.created_at,
-                "InstanceGroups": [_describe_group(cluster, group) for group in cluster.groups],
+                "InstanceGroups": [describe_group(cluster, group) for group in cluster.groups],
                 "NodeRecovery": cluster.request.get("NodeRecovery", "Automatic"),
             }
             if cluster.failure_message:
                 description["FailureMessage"] = cluster.failure_message
-            for field in ("VpcConfig", "Orchestrator", "NodeProvisioningMode", "ClusterRole"):
+            for field in CLUSTER_FIELDS:
                 if field in cluster.request:
                     description[field] = cluster.request[field]
         return description
@@ -110,6 +109,7 @@ class RehearsalControlPlane:
                 **_summarize_node(node),
                 "PrivatePrimaryIp": node.ip,
                 "Placement": {"AvailabilityZone": ZONE, "AvailabilityZoneId": "use1-az1"},
+                "CapacityType": capacity_type(cluster.group(node.group)),
             }
             lifecycle = cluster.group(node.group).get("LifeCycleConfig")
             if lifecycle:
@@ -125,6 +125,23 @@ class RehearsalControlPlane:
             )
         with self._operations.lock:
             return copy.deepcopy(cluster.events)
+
+    def list_cluster_operations(self, name: str) -> List[Dict[str, Any]]:
+        cluster = self._find_cluster(name)
+        with self._operations.lock:
+            return copy.deepcopy(cluster_operations.describe_operations(cluster))
+
+    def start_cluster_health_check(self, request: Mapping[str, Any]) -> str:
+        cluster = self._require_in_service(request["ClusterName"])
+        health_check.start_health_check(self._operations, cluster, copy.deepcopy(dict(request)))
+        return cluster.arn
+
+    def describe_training_plan(self, name: str) -> Dict[str, Any]:
+        with self._operations.lock:
+            plan = describe_training_plan(self._operations.clusters, name)
+        if plan is None:
+            raise ApiError("ResourceNotFound", f"Training plan {name} not found.")
+        return plan
 
     def update_cluster(self, request: Mapping[str, Any]) -> str:
         operations = self._operations
@@ -200,22 +217,6 @@ class RehearsalControlPlane:
         if cluster.status != "InService":
             raise ApiError("ConflictException", f"Cluster {cluster.name} is {cluster.status}.")
         return cluster
-
-
-def _describe_group(cluster: RehearsedCluster, group: Mapping[str, Any]) -> Dict[str, Any]:
-    running = [node for node in cluster.nodes_in_group(group["InstanceGroupName"]) if node.status == "Running"]
-    optional_members: Dict[str, Any] = {}
-    if "MinInstanceCount" in group:
-        optional_members["MinCount"] = group["MinInstanceCount"]
-    if "InstanceRequirements" in group:
-        types = group["InstanceRequirements"]["InstanceTypes"]
-        optional_members["InstanceRequirements"] = {"CurrentInstanceTypes": types, "DesiredInstanceTypes": types}
-    return {
-        **{field: group[field] for field in GROUP_FIELDS if field in group},
-        **optional_members,
-        "CurrentCount": len(running),
-        "TargetCount": group.get("InstanceCount", 0),
-    }
 
 
 def _summarize_node(node: RehearsedNode) -> Dict[str, Any]:

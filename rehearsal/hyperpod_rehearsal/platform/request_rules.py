@@ -65,9 +65,10 @@ def check_update(cluster: RehearsedCluster, request: Mapping[str, Any]) -> None:
     if both:
         raise _validation_error(f"An instance group cannot be both updated and deleted: {', '.join(both)}.")
     for name, group in requested.items():
-        for field in ("InstanceType", "InstanceRequirements", "SlurmConfig") if name in present else ():
+        for field in ("InstanceType", "SlurmConfig", "CapacityRequirements") if name in present else ():
             if field in group and group[field] != present[name].get(field):
                 raise _validation_error(f"{field} of the existing instance group {name} cannot be changed.")
+        _check_no_type_is_taken_out(name, present.get(name, {}), group)
     for name, role in cluster.slurm.items():
         if role == CONTROLLER and (requested.get(name, present[name]).get("InstanceCount", 0) < 1 or name in leaving):
             raise _validation_error("The Slurm controller's instance group cannot be removed.")
@@ -130,6 +131,15 @@ def _validation_error(message: str) -> ApiError:
     return ApiError("ValidationException", message)
 
 
+def _check_no_type_is_taken_out(name: str, present: Mapping[str, Any], requested: Mapping[str, Any]) -> None:
+    """Types can be added to a flexible group. What AWS does with one that is taken out while nodes have it is not
+    known."""
+    there, types = (group.get("InstanceRequirements", {}).get("InstanceTypes", []) for group in (present, requested))
+    missing = [kind for kind in there if kind not in types]
+    if missing:
+        raise _validation_error(f"Instance group {name} has {', '.join(missing)}: no type can be taken out.")
+
+
 def _check_orchestrator(request: Mapping[str, Any]) -> None:
     orchestrator = request.get("Orchestrator")
     if orchestrator is None:
@@ -152,6 +162,9 @@ def _check_groups(request: Mapping[str, Any]) -> None:
         if group.get("MinInstanceCount", 0) > group["InstanceCount"]:
             raise _validation_error(f"MinInstanceCount of {name} must not be greater than its InstanceCount.")
         _check_lifecycle_config(name, group.get("LifeCycleConfig"))
+        if group.get("AutoPatchConfig", {}).get("PatchingStrategy") == "DrainFirst":
+            # "Available only for clusters that use Amazon EKS as the orchestrator": the service model; not AWS's words.
+            raise _validation_error(f"PatchingStrategy DrainFirst of {name} is only supported for EKS clusters.")
 
 
 def _check_lifecycle_config(group_name: str, lifecycle: Mapping[str, Any] | None) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Sequence
+from typing import Any, Dict, List, Mapping, Sequence, Set
 
 from hyperpod_kit.errors import HyperpodKitError
-from hyperpod_rehearsal.platform import events, slurm_conf
+from hyperpod_rehearsal.platform import cluster_operations, events, slurm_conf
 from hyperpod_rehearsal.platform.bundle_source import read_provisioning_parameters
 from hyperpod_rehearsal.platform.cluster_state import RehearsedCluster, RehearsedNode
 from hyperpod_rehearsal.platform.operations import Operations, memory_mb_per_node
@@ -25,7 +25,7 @@ def apply_cluster_update(operations: Operations, cluster: RehearsedCluster, requ
             groups.pop(name, None)
         before = {group["InstanceGroupName"]: group.get("InstanceCount", 0) for group in cluster.groups}
         cluster.request["InstanceGroups"] = list(groups.values())
-        for field in ("NodeRecovery", "Orchestrator", "NodeProvisioningMode"):
+        for field in ("NodeRecovery", "Orchestrator", "NodeProvisioningMode", "TieredStorageConfig"):
             if field in request:
                 cluster.request[field] = request[field]
         limits = {name: group.get("InstanceCount", 0) for name, group in groups.items()}
@@ -45,9 +45,10 @@ def apply_cluster_update(operations: Operations, cluster: RehearsedCluster, requ
             for group in cluster.groups
             for node in operations.add_missing_nodes(cluster, group, group.get("InstanceCount", 0))
         ]
-        _record_scaling_events(cluster, before, limits)
+        scaling = _record_scaling(cluster, before, limits)
     failure = _remove_and_launch_nodes_returning_error(operations, cluster, leaving, arriving)
     with operations.lock:
+        _end_scaling(cluster, scaling)
         if cluster.status == "Updating":
             cluster.status, cluster.failure_message = "InService", failure
 
@@ -62,7 +63,7 @@ def raise_count_and_add_nodes(
     group = cluster.group(group_name)
     before = group.get("InstanceCount", 0)
     group["InstanceCount"] = before + increment
-    _record_scaling_events(cluster, {group_name: before}, {group_name: before + increment})
+    _record_scaling(cluster, {group_name: before}, {group_name: before + increment})
     return operations.add_missing_nodes(cluster, group, len(cluster.nodes_in_group(group_name)) + increment)
 
 
@@ -71,6 +72,7 @@ def bring_up_nodes_and_reconfigure(
 ) -> None:
     """Boot nodes that `raise_count_and_add_nodes` has added."""
     _remove_and_launch_nodes_returning_error(operations, cluster, [], arriving)
+    _end_scalings_of_groups(operations, cluster, {node.group for node in arriving})
 
 
 def lower_counts_and_mark_shutting_down(
@@ -82,7 +84,7 @@ def lower_counts_and_mark_shutting_down(
         for node in leaving:
             cluster.group(node.group)["InstanceCount"] -= 1
             node.status = "ShuttingDown"
-        _record_scaling_events(cluster, before, {name: cluster.group(name)["InstanceCount"] for name in before})
+        _record_scaling(cluster, before, {name: cluster.group(name)["InstanceCount"] for name in before})
 
 
 def remove_nodes_and_reconfigure(
@@ -90,6 +92,7 @@ def remove_nodes_and_reconfigure(
 ) -> None:
     """End the machines of nodes that `lower_counts_and_mark_shutting_down` has taken out."""
     _remove_and_launch_nodes_returning_error(operations, cluster, leaving, [])
+    _end_scalings_of_groups(operations, cluster, {node.group for node in leaving})
 
 
 def _remove_and_launch_nodes_returning_error(
@@ -122,7 +125,21 @@ def _remove_and_launch_nodes_returning_error(
     return ""
 
 
-def _record_scaling_events(cluster: RehearsedCluster, before: Mapping[str, int], after: Mapping[str, int]) -> None:
+def _end_scaling(cluster: RehearsedCluster, scaling: str) -> None:
+    if scaling:
+        cluster_operations.end_operation(cluster, scaling)
+
+
+def _end_scalings_of_groups(operations: Operations, cluster: RehearsedCluster, groups: Set[str]) -> None:
+    with operations.lock:
+        for operation in cluster.operations:
+            details = operation.get("ScalingDetails", ())
+            if details and {entry["InstanceGroupName"] for entry in details} <= groups:
+                cluster_operations.end_operation(cluster, operation["OperationId"])
+
+
+def _record_scaling(cluster: RehearsedCluster, before: Mapping[str, int], after: Mapping[str, int]) -> str:
+    """Record events and an operation; returns the id of the operation, "" where no count changes."""
     changed: Dict[str, tuple[int, int]] = {
         name: (before.get(name, 0), after.get(name, 0))
         for name in {**before, **after}
@@ -130,3 +147,6 @@ def _record_scaling_events(cluster: RehearsedCluster, before: Mapping[str, int],
     }
     for name, (old, new) in changed.items():
         events.record_scaling(cluster, name, old, new)
+    if not changed:
+        return ""
+    return cluster_operations.begin_scaling(cluster, before, {name: new for name, (_, new) in changed.items()})

@@ -7,7 +7,7 @@ import re
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Dict, Optional
+from typing import Dict, Optional, Sequence
 
 from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.system.wait import fixed_pause, poll_until
@@ -69,6 +69,22 @@ class SlurmControl:
     def may_be_used_by_running_job(self, cluster: RehearsedCluster, node: RehearsedNode) -> bool:
         """Return whether a running job has the node; True also while Slurm is not responding."""
         return self._run_on_controller(cluster, SQUEUE, "-h", "-w", node.host, "-t", "RUNNING", "-o", "%A") != ""
+
+    def reserve_nodes(self, cluster: RehearsedCluster, nodes: Sequence[RehearsedNode], name: str) -> bool:
+        """Keep jobs off nodes by a maintenance reservation, whoever runs there now."""
+        hosts = ",".join(node.host for node in nodes)
+        return (
+            self._run_on_controller(
+                cluster,
+                *(SCONTROL, "create", f"reservation={name}", "starttime=now", "duration=infinite", "users=root"),
+                *("flags=maint,ignore_jobs", f"nodes={hosts}"),
+            )
+            is not None
+        )
+
+    def end_reservation(self, cluster: RehearsedCluster, name: str) -> bool:
+        """Let jobs in again."""
+        return self._run_on_controller(cluster, SCONTROL, "delete", f"reservation={name}") is not None
 
     def resume_node(self, cluster: RehearsedCluster, node: RehearsedNode) -> bool:
         """Let Slurm use a node again."""

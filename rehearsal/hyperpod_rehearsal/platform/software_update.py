@@ -26,6 +26,8 @@ def update_software(operations: Operations, cluster: RehearsedCluster, request: 
     """
     groups = {group["InstanceGroupName"] for group in request.get("InstanceGroups") or cluster.groups}
     with operations.lock:
+        begun = {"status": "InProgress", "begun_at": time.time()}
+        cluster.software_updates.update({name: dict(begun) for name in groups})
         nodes = sorted(
             (node for node in cluster.nodes.values() if node.group in groups and operations.try_to_claim_node(node)),
             key=lambda node: (node.role != CONTROLLER, node.group, node.index),
@@ -47,6 +49,8 @@ def update_software(operations: Operations, cluster: RehearsedCluster, request: 
         with operations.lock:
             for node in pending:
                 operations.claimed_ids.discard(node.instance_id)
+            for name in groups:
+                cluster.software_updates[name]["status"] = "Failed" if failure or pending else "Succeeded"
             if cluster.status == UPDATING:
                 cluster.status, cluster.failure_message = "InService", failure
 

@@ -40,6 +40,15 @@ class ControlPlane(Protocol):
     def list_cluster_events(self, name: str) -> list[dict[str, Any]]:
         """All events of a cluster in DescribeClusterEvent's shape, oldest first."""
 
+    def list_cluster_operations(self, name: str) -> list[dict[str, Any]]:
+        """All operations of a cluster in DescribeClusterOperation's shape, oldest first."""
+
+    def start_cluster_health_check(self, request: Mapping[str, Any]) -> str:
+        """Start deep health checks; returns the ARN."""
+
+    def describe_training_plan(self, name: str) -> dict[str, Any]:
+        """The answer of DescribeTrainingPlan. `name`: a name or an ARN."""
+
     def update_cluster(self, request: Mapping[str, Any]) -> str:
         """Start an update; returns the ARN."""
 

@@ -71,6 +71,30 @@ def find_event_details(events: Sequence[Mapping[str, Any]], request: Mapping[str
     raise ApiError("ResourceNotFound", f"Event {request['EventId']} not found.")
 
 
+OPERATION_SUMMARY = ("OperationId", "ClusterArn", "Type", "Status", "CreationTime")
+
+
+def operation_page(operations: Sequence[Mapping[str, Any]], request: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer of ListClusterOperations: summaries, the newest first where no order is asked for."""
+    chosen = [
+        {key: operation[key] for key in OPERATION_SUMMARY}
+        for operation in operations
+        if all(operation[key] == request.get(key, operation[key]) for key in ("Status", "Type"))
+        and _is_within_times(operation["CreationTime"], request)
+    ]
+    if request.get("SortOrder") != "Ascending":
+        chosen = chosen[::-1]
+    return _build_page("ClusterOperationSummaries", chosen, request)
+
+
+def find_operation(operations: Sequence[Mapping[str, Any]], request: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer of DescribeClusterOperation. Raises ApiError."""
+    for operation in operations:
+        if operation["OperationId"] == request["OperationId"]:
+            return dict(operation)
+    raise ApiError("ResourceNotFound", f"Operation {request['OperationId']} not found.")
+
+
 def tag_page(tags: Sequence[Mapping[str, str]], request: Mapping[str, Any]) -> dict[str, Any]:
     """The answer of ListTags."""
     return _build_page("Tags", tags, request)

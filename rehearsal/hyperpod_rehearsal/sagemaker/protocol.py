@@ -7,7 +7,15 @@ from typing import Any, Callable, Mapping
 
 from hyperpod_kit.aws.shapes import service_model
 from hyperpod_rehearsal.sagemaker.api import ApiError, ControlPlane
-from hyperpod_rehearsal.sagemaker.listing import cluster_page, event_page, find_event_details, node_page, tag_page
+from hyperpod_rehearsal.sagemaker.listing import (
+    cluster_page,
+    event_page,
+    find_event_details,
+    find_operation,
+    node_page,
+    operation_page,
+    tag_page,
+)
 from hyperpod_rehearsal.sagemaker.model import (
     WrongType,
     request_violations,
@@ -33,6 +41,14 @@ OPERATIONS: dict[str, Operation] = {
     "DescribeClusterEvent": lambda control, request: find_event_details(
         control.list_cluster_events(request["ClusterName"]), request
     ),
+    "ListClusterOperations": lambda control, request: operation_page(
+        control.list_cluster_operations(request["ClusterName"]), request
+    ),
+    "DescribeClusterOperation": lambda control, request: find_operation(
+        control.list_cluster_operations(request["ClusterName"]), request
+    ),
+    "StartClusterHealthCheck": lambda control, request: {"ClusterArn": control.start_cluster_health_check(request)},
+    "DescribeTrainingPlan": lambda control, request: control.describe_training_plan(request["TrainingPlanName"]),
     "UpdateCluster": lambda control, request: {"ClusterArn": control.update_cluster(request)},
     "DeleteCluster": lambda control, request: {"ClusterArn": control.delete_cluster(request["ClusterName"])},
     "UpdateClusterSoftware": lambda control, request: {"ClusterArn": control.update_cluster_software(request)},

@@ -63,6 +63,8 @@ ENTRIES: Dict[str, Entry] = {
     "replace-node": CLOUD,
     "reboot-node": CLOUD,
     "delete-node": CLOUD,
+    "health-check": CLOUD,
+    "operations": CLOUD,
     "events": CLOUD,
     "connect": CLOUD,
     "delete-cluster": CLOUD,

@@ -75,6 +75,8 @@ ENTRIES: Dict[str, Absences] = {
     "replace-node": NODES,
     "reboot-node": NODES,
     "delete-node": NODES,
+    "health-check": NODES,
+    "operations": CLUSTER,
     "events": CLUSTER,
     "connect": CLUSTER,
     "delete-cluster": Absences(("{gone}.json --yes",), ("{config} --yes",)),

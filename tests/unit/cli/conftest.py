@@ -41,6 +41,11 @@ class Control:
         self.deleted: list[str] = []
         self.updates: list[dict[str, Any]] = []
         self.software: list[dict[str, Any]] = []
+        self.checked: list[dict[str, Any]] = []
+        self.operations: list[dict[str, Any]] = []
+        self.plans: dict[str, dict[str, Any]] = {}
+        self.described: dict[str, dict[str, Any]] = {}
+        """Group -> further members of DescribeCluster's answer about it."""
         self.updated: dict[str, float] = {}
         self.busy: set[str] = set()
         self.events: list[dict[str, Any]] | None = None
@@ -63,7 +68,8 @@ class Control:
                 "InstanceGroupName": group["InstanceGroupName"],
                 "CurrentCount": running.get(group["InstanceGroupName"], 0),
                 "TargetCount": group["InstanceCount"],
-                "InstanceType": group["InstanceType"],
+                **{key: group[key] for key in ("InstanceType", "TrainingPlanArn") if key in group},
+                **self.described.get(group["InstanceGroupName"], {}),
             }
             for group in request["InstanceGroups"]
         ]
@@ -152,6 +158,20 @@ class Control:
         self._find(request["ClusterName"])
         self.rebooted += request["NodeIds"]
         return {"Successful": list(request["NodeIds"]), "Failed": []}
+
+    def start_cluster_health_check(self, request: Mapping[str, Any]) -> str:
+        self._find(request["ClusterName"])
+        self.checked += request["DeepHealthCheckConfigurations"]
+        return ARN
+
+    def list_cluster_operations(self, name: str) -> list[dict[str, Any]]:
+        self._find(name)
+        return self.operations
+
+    def describe_training_plan(self, name: str) -> dict[str, Any]:
+        if name not in self.plans:
+            raise ApiError("ResourceNotFound", f"Training plan {name} does not exist")
+        return {"TrainingPlanArn": name, "TrainingPlanName": name.rpartition("/")[2], **self.plans[name]}
 
     def _software_of(self, group: str) -> dict[str, Any]:
         return {"LastSoftwareUpdateTime": self.updated[group]} if group in self.updated else {}

@@ -152,7 +152,8 @@ def test_nothing_answers(project: Path, hk: Hk, monkeypatch: pytest.MonkeyPatch)
 def test_nothing_is_deleted_without_a_yes(cloud: Cloud, project: Path, hk: Hk, monkeypatch: pytest.MonkeyPatch) -> None:
     put_cluster(cloud.control, hk)
     monkeypatch.setattr("sys.stdin", io.StringIO())
-    for line in (("delete-cluster",), ("replace-node", "worker-group/0"), ("reboot-node", "worker-group/0")):
+    lines = [(name, "worker-group/0") for name in ("replace-node", "reboot-node", "health-check")]
+    for line in (("delete-cluster",), *lines):
         unanswered = hk(*line)
         assert unanswered.code == 2 and "error: nobody is here to answer that\nhint: --yes" in unanswered.err
         monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))

@@ -38,6 +38,7 @@ HARMLESS = ("Describe", "List", "Create")
 LINES: Dict[str, Tuple[str, ...]] = {
     "delete-cluster": (),
     "delete-node": ("worker-group/0",),
+    "health-check": ("worker-group/0",),
     "reboot-node": ("worker-group/0",),
     "replace-node": ("worker-group/0",),
     "update-cluster": (),
@@ -130,6 +131,7 @@ def test_the_operations_are_read_from_the_client() -> None:
         "replace_nodes",
         "reboot_nodes",
         "delete_nodes",
+        "start_health_check",
     }
 
 
@@ -149,6 +151,7 @@ NAMED: Dict[str, Tuple[str, ...]] = {
     "delete-node": ("--dry-run",),
     "diagnose": (),
     "events": (),
+    "health-check": ("--dry-run",),
     "reboot-node": ("--dry-run",),
     "replace-node": ("--dry-run",),
 }

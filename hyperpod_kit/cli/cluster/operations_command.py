@@ -1,0 +1,101 @@
+"""operations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Mapping, Optional, Sequence
+
+import click
+
+from hyperpod_kit.cli.terminal.options import cluster_options, json_option, resolve_cluster
+from hyperpod_kit.cli.terminal.output import make_console, print_json, print_text, print_to_stderr, table_cell
+from hyperpod_kit.cluster.times import format_utc
+from hyperpod_kit.untrusted.terminal import LONGEST_LINE
+from hyperpod_kit.untrusted.text import clean_one_line
+
+STATUSES = ("InProgress", "Superseded", "Done")
+KINDS = ("Scaling", "DeepHealthCheck")
+
+
+@click.command("operations")
+@cluster_options
+@click.option("--status", type=click.Choice(STATUSES), help="Only those that stand so.")
+@click.option("--type", "kind", type=click.Choice(KINDS), help="Only those of one kind.")
+@click.option("--id", "operation_id", metavar="ID", help="One operation, group by group.")
+@click.option("--limit", default=50, show_default=True, type=click.IntRange(0), help="The newest so many; 0 for all.")
+@json_option
+def operations(
+    config: Path,
+    cluster: Optional[str],
+    region: Optional[str],
+    status: Optional[str],
+    kind: Optional[str],
+    operation_id: Optional[str],
+    limit: int,
+    as_json: bool,
+) -> None:
+    """Scalings and deep health checks of the cluster, the newest first.
+
+    \\b
+    Examples:
+      hyperpod-kit operations --status InProgress
+      hyperpod-kit operations --type DeepHealthCheck --json
+      hyperpod-kit operations --id 0b7a3c1e-5d4f-4a6b-8c9d-0e1f2a3b4c5d
+    """
+    from hyperpod_kit.aws.sagemaker import SageMaker
+
+    chosen = resolve_cluster(config, cluster, region)
+    sagemaker = SageMaker(chosen.region)
+    if operation_id is not None:
+        operation = sagemaker.describe_operation(chosen.name, operation_id)
+        if as_json:
+            print_json(operation)
+        else:
+            for line in describe_operation(operation):
+                print_text(clean_one_line(line, LONGEST_LINE))
+        return
+    found = sagemaker.list_operations(chosen.name, status=status, kind=kind, newest=limit or None)
+    if as_json:
+        print_json({"cluster": chosen.name, "operations": found})
+        return
+    if found:
+        _print_operations(found)
+    print_to_stderr(f"{len(found)} operations of cluster {chosen.name}")
+
+
+def describe_operation(operation: Mapping[str, Any]) -> list[str]:
+    """Lines about one operation: what it is, then each group."""
+    kind, status = operation.get("Type", "?"), operation.get("Status", "?")
+    lines = [f"{operation.get('OperationId', '')} {kind} {status}, begun {format_utc(operation.get('CreationTime'))}"]
+    for group in operation.get("ScalingDetails") or ():
+        original, desired = group.get("Original") or {}, group.get("Desired") or {}
+        least = ""
+        if desired.get("MinCount"):
+            least = f", at least {desired['MinCount']}"
+        lines.append(
+            f"  {group.get('InstanceGroupName', '')} {group.get('Status', '')}: "
+            f"{original.get('CurrentCount', '?')} of {original.get('TargetCount', '?')} nodes when it began, "
+            f"{desired.get('TargetCount', '?')} wanted{least}"
+        )
+    for group in operation.get("DeepHealthCheckDetails") or ():
+        nodes = ", ".join(group.get("InstanceIds") or ()) or "all nodes"
+        lines.append(
+            f"  {group.get('InstanceGroupName', '')}: {', '.join(group.get('DeepHealthChecks') or ())} of {nodes}"
+        )
+    return lines
+
+
+def _print_operations(found: Sequence[Mapping[str, Any]]) -> None:
+    from rich.table import Table
+
+    grid = Table()
+    for column in ("begun", "type", "status", "id"):
+        grid.add_column(column, overflow="fold")
+    for operation in found:
+        grid.add_row(
+            format_utc(operation.get("CreationTime")),
+            table_cell(str(operation.get("Type", ""))),
+            table_cell(str(operation.get("Status", ""))),
+            table_cell(str(operation.get("OperationId", ""))),
+        )
+    make_console().print(grid)

@@ -10,12 +10,22 @@ Resource = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
+class MultipleRule:
+    """A parameter must be a multiple, of which number another one says. `steps`: value of `by` -> the number."""
+
+    parameter: str
+    by: str
+    steps: Mapping[int, int]
+    unit: str
+
+
+@dataclass(frozen=True)
 class TemplatePart:
     """Resources that stand or fall together.
 
     title: for a person; paths: the places in the configuration that ask for it; resources: by logical id; parameters:
-    what who applies the template must or may say; ids: place in the configuration -> the value that belongs there once
-    it is made.
+    what who applies the template must or may say; rules: what these parameters must fulfil together; ids: place in the
+    configuration -> the value that belongs there once it is made.
     """
 
     title: str
@@ -23,6 +33,7 @@ class TemplatePart:
     resources: Mapping[str, Resource]
     parameters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     ids: Mapping[str, Any] = field(default_factory=dict)
+    rules: tuple[MultipleRule, ...] = ()
 
 
 def resource(kind: str, properties: Mapping[str, Any], **more: Any) -> Resource:

@@ -6,7 +6,7 @@ from typing import Any, Callable, Iterator, Optional
 
 from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.errors import UsageError
-from hyperpod_kit.infra.part import TemplatePart
+from hyperpod_kit.infra.part import MultipleRule, TemplatePart, ref
 from hyperpod_kit.infra.resources import buckets, efs, fsx, roles
 from hyperpod_kit.infra.resources.groups import security_groups_part
 from hyperpod_kit.infra.resources.network import network_part
@@ -62,16 +62,40 @@ def cloudformation_template(settings: Settings, template_parts: Optional[list[Te
     belong. Raises UsageError."""
     if template_parts is None:
         template_parts = build_template_parts(settings)
+    rules = {name: rule for part in template_parts for item in part.rules for name, rule in _cloudformation_rules(item)}
     return {
         "AWSTemplateFormatVersion": "2010-09-09",
         "Description": f"What the cluster {settings.cluster.name} stands on, made by hyperpod-kit infra template.",
         "Parameters": {name: value for part in template_parts for name, value in part.parameters.items()},
+        **({"Rules": rules} if rules else {}),
         "Resources": {name: value for part in template_parts for name, value in part.resources.items()},
         "Outputs": {
             f"Value{number}": {"Description": path, "Value": value}
             for number, (path, value) in enumerate(_values_by_config_path(template_parts).items(), 1)
         },
     }
+
+
+MOST_MULTIPLES = 50
+"""That a rule lists: CloudFormation cannot divide."""
+
+
+def _cloudformation_rules(rule: MultipleRule) -> Iterator[tuple[str, dict[str, Any]]]:
+    for value, step in rule.steps.items():
+        multiples = [str(step * times) for times in range(1, MOST_MULTIPLES + 1)]
+        yield (
+            f"{rule.parameter}At{value}",
+            {
+                "RuleCondition": {"Fn::Equals": [ref(rule.by), str(value)]},
+                "Assertions": [
+                    {
+                        "Assert": {"Fn::Contains": [multiples, ref(rule.parameter)]},
+                        "AssertDescription": f"{rule.parameter} is a multiple of {step} {rule.unit} where {rule.by} "
+                        f"is {value}.",
+                    }
+                ],
+            },
+        )
 
 
 def to_yaml_without_aliases(values: dict[str, Any]) -> str:

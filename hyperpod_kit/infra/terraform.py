@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Callable, Mapping, Optional
 
-from hyperpod_kit.infra.part import Resource, TemplatePart
+from hyperpod_kit.infra.part import MultipleRule, Resource, TemplatePart
 
 PSEUDO = {
     "AWS::AccountId": "data.aws_caller_identity.current.account_id",
@@ -25,6 +25,7 @@ def terraform_configuration(region: str, parts: list[TemplatePart]) -> dict[str,
     resources = {name: value for part in parts for name, value in part.resources.items()}
     parameters = {name: value for part in parts for name, value in part.parameters.items()}
     expressions = _Expressions(region, resources, set(parameters))
+    rules = {rule.parameter: rule for part in parts for rule in part.rules}
     made: dict[str, dict[str, Any]] = {}
     for name, given in resources.items():
         kind = given["Type"]
@@ -34,6 +35,13 @@ def terraform_configuration(region: str, parts: list[TemplatePart]) -> dict[str,
             arguments = dict(tf.arguments)
             if given.get("DeletionPolicy") == "Retain" and tf.first:
                 arguments["lifecycle"] = {"prevent_destroy": True}
+            preconditions = [
+                _precondition(rules[word])
+                for word in (_parameter_name(value) for value in given["Properties"].values())
+                if word in rules and tf.first
+            ]
+            if preconditions:
+                arguments["lifecycle"] = {**arguments.get("lifecycle", {}), "precondition": preconditions}
             if "DependsOn" in given:
                 arguments["depends_on"] = [expressions.terraform_address(given["DependsOn"])]
             made.setdefault(tf.kind, {})[tf.label] = arguments
@@ -51,6 +59,23 @@ def terraform_configuration(region: str, parts: list[TemplatePart]) -> dict[str,
             f"value_{number}": {"description": path, "value": expressions.with_expressions(value)}
             for number, (path, value) in enumerate(ids.items(), 1)
         },
+    }
+
+
+def _parameter_name(value: Any) -> str:
+    """Name of the parameter that a property refers to as a whole; "" for any other property."""
+    if isinstance(value, Mapping) and set(value) == {"Ref"}:
+        return str(value["Ref"])
+    return ""
+
+
+def _precondition(rule: MultipleRule) -> dict[str, str]:
+    steps = ", ".join(f"{value} = {step}" for value, step in rule.steps.items())
+    parameter, by = _to_snake_case(rule.parameter), _to_snake_case(rule.by)
+    text = ", ".join(f"{step} where {by} is {value}" for value, step in rule.steps.items())
+    return {
+        "condition": f"${{var.{parameter} % lookup({{{steps}}}, var.{by}, 1) == 0}}",
+        "error_message": f"{parameter} is a multiple of so many {rule.unit}: {text}.",
     }
 
 

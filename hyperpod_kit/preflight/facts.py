@@ -135,7 +135,8 @@ class FileSystem:
 
 @dataclass(frozen=True)
 class FsxFileSystem:
-    """`kind`: LUSTRE, OPENZFS, …; volumes: paths of OpenZFS volumes, where anybody asked for one."""
+    """`kind`: LUSTRE, OPENZFS, …; volumes: paths of OpenZFS volumes, where anybody asked for one; capacity_gib,
+    throughput_per_tib (MB/s, of Lustre): 0 for what FSx does not say."""
 
     id: str
     kind: str
@@ -146,6 +147,8 @@ class FsxFileSystem:
     efa: bool
     endpoints: Queried[tuple[StorageEndpoint, ...]]
     volumes: Queried[Optional[tuple[str, ...]]]
+    capacity_gib: int = 0
+    throughput_per_tib: int = 0
 
 
 def endpoint_security_group_ids(systems: Iterable[Queried[Optional[Union[FileSystem, FsxFileSystem]]]]) -> set[str]:

@@ -1,4 +1,4 @@
-"""policy: the least policies of the nodes' role."""
+"""policy: the least policies of the nodes' role, and of the admin."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 from hyperpod_kit.cli.terminal.options import config_argument
 from hyperpod_kit.cli.terminal.output import print_json, print_to_stderr
-from hyperpod_kit.errors import Absent
+from hyperpod_kit.errors import Absent, UsageError
 
 if TYPE_CHECKING:
     from hyperpod_kit.config.settings.settings import Settings
@@ -20,24 +20,33 @@ if TYPE_CHECKING:
 @config_argument
 @click.option("--group", metavar="NAME", help="The role of this instance group; default: the cluster's own role.")
 @click.option("--trust", "of_trust", is_flag=True, help="Print the trust policy instead of the permissions.")
-def policy(config: Path, group: Optional[str], of_trust: bool) -> None:
+@click.option("--admin", "of_admin", is_flag=True, help="Print the policy of whoever makes and runs the clusters.")
+def policy(config: Path, group: Optional[str], of_trust: bool, of_admin: bool) -> None:
     """Print the least policy of the nodes' role, from the configuration.
 
     One statement for each thing that nodes need: the bundle, each mount, each secret, logs, sessions; and a Deny for
-    writing where the bundle is. `validate --aws` has IAM simulate the same list against the role that there is. Asks
-    nobody, changes nothing.
+    writing where the bundle is. `validate --aws` has IAM simulate the same list against the role that there is. With
+    --admin: every call about clusters that a command makes, iam:PassRole for the nodes' roles and for SageMaker alone,
+    the bundle, sessions, logs and, where there are homes, their access points. Asks nobody, changes nothing.
 
     \b
     Examples:
       hyperpod-kit policy > policy.json
       hyperpod-kit policy --trust > trust.json
+      hyperpod-kit policy --admin > admin.json
       hyperpod-kit policy cluster.yaml --group workers  # where groups have roles of their own
     """
     from hyperpod_kit.config.load import load
-    from hyperpod_kit.preflight import role_policy
+    from hyperpod_kit.preflight import admin_policy, role_policy
     from hyperpod_kit.preflight.checks import required_permissions
 
     settings = load(config)
+    if of_admin:
+        if of_trust or group is not None:
+            raise UsageError("--admin is about people, --trust and --group are about the nodes' roles: choose one")
+        print_json(admin_policy.admin_policy(settings))
+        print_to_stderr("whoever may write to the bundle's prefix is root of every node that is made afterwards")
+        return
     role = _role_of_group_or_first(settings, group)
     if of_trust:
         print_json(role_policy.trust_policy())

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any, Callable, Sequence
 
 from hyperpod_kit.config.settings.settings import Settings
-from hyperpod_kit.infra.part import KEPT, TemplatePart, get_att, logical_id_part, name_tags, ref, resource
+from hyperpod_kit.infra.part import KEPT, MultipleRule, TemplatePart, get_att, logical_id_part, name_tags, ref, resource
 from hyperpod_kit.infra.resources.groups import STORAGE
 from hyperpod_kit.infra.resources.network import BLOCK
 from hyperpod_kit.model.mounts.openzfs import ROOT_VOLUME
 from hyperpod_kit.preflight.aws_facts.fsx import FsxQuery, fsx_mounts_with_config_paths, parse_fsx_region_and_id
+from hyperpod_kit.preflight.mounts.lustre import EFA_CAPACITY_STEPS
 
 OPTIONS = ["rw", "crossmnt", "root_squash"]
 """Of OpenZFS exports: root of a node is nobody there, as other users' files want it."""
@@ -39,7 +40,7 @@ def file_system_part(settings: Settings, requested: FsxQuery, number: int) -> Te
         if made.mount_name:
             ids[of] = get_att("LustreMountName", name)
     paths = tuple(dict.fromkeys(path for path in ids))
-    return TemplatePart(f"FSx {requested.id}", paths, resources, made.parameters, ids)
+    return TemplatePart(f"FSx {requested.id}", paths, resources, made.parameters, ids, made.rules)
 
 
 class _FsxTypeAdditions:
@@ -50,6 +51,7 @@ class _FsxTypeAdditions:
         self.parameters = parameters
         self.mount_name = mount_name
         self.volumes: dict[str, Any] = {}
+        self.rules: tuple[MultipleRule, ...] = ()
 
 
 def _lustre_properties_and_parameters(name: str, mounts: Sequence[Any]) -> _FsxTypeAdditions:
@@ -59,13 +61,21 @@ def _lustre_properties_and_parameters(name: str, mounts: Sequence[Any]) -> _FsxT
         "DataCompressionType": "LZ4",
         "MetadataConfiguration": {"Mode": "AUTOMATIC"},
     }
-    if any(mount.efa for mount in mounts):
-        configuration["EfaEnabled"] = True
+    capacity, throughput = f"{name}Capacity", f"{name}Throughput"
+    has_efa = any(mount.efa for mount in mounts)
     parameters = {
-        f"{name}Capacity": _number_parameter("GiB: 1200, 2400 or a multiple of 2400 (with EFA 4800 and more).", 1200),
-        f"{name}Throughput": _number_parameter("MB/s for each TiB.", 250, (125, 250, 500, 1000)),
+        capacity: _number_parameter("GiB: 1200, 2400 or a multiple of 2400.", 1200),
+        throughput: _number_parameter("MB/s for each TiB.", 250, (125, 250, 500, 1000)),
     }
-    return _FsxTypeAdditions({"FileSystemTypeVersion": "2.15", "LustreConfiguration": configuration}, parameters, True)
+    if has_efa:
+        configuration["EfaEnabled"] = True
+        steps = ", ".join(f"{step} at {speed} MB/s" for speed, step in EFA_CAPACITY_STEPS.items())
+        parameters[capacity] = _number_parameter(f"GiB, with EFA a multiple of: {steps}.", EFA_CAPACITY_STEPS[1000])
+        parameters[throughput] = _number_parameter("MB/s for each TiB.", 1000, tuple(EFA_CAPACITY_STEPS))
+    made = _FsxTypeAdditions({"FileSystemTypeVersion": "2.15", "LustreConfiguration": configuration}, parameters, True)
+    if has_efa:
+        made.rules = (MultipleRule(capacity, throughput, EFA_CAPACITY_STEPS, "GiB"),)
+    return made
 
 
 def _openzfs_properties_and_parameters(name: str, mounts: Sequence[Any]) -> _FsxTypeAdditions:

@@ -10,6 +10,7 @@ from typing import Any, Iterator, Sequence
 
 from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.infra.part import TemplatePart, name_tags, ref, resource
+from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.preflight.checks.shared import NFS
 from hyperpod_kit.preflight.mounts.registry import INQUIRIES
 from hyperpod_kit.preflight.placement import network_placements
@@ -30,6 +31,12 @@ def security_groups_part(settings: Settings) -> TemplatePart:
         resources[STORAGE] = _security_group(settings.cluster.name, "file systems")
     for low, high in _contiguous_ranges(inward):
         resources[f"StorageFromNodes{low}"] = _security_group_rule("Ingress", STORAGE, NODES, (low, high))
+    if any(isinstance(mount, LustreMount) and mount.efa for mount in settings.mounts):
+        # FSx makes no file system with EFA without: all traffic, of groups by name, for an EFA's own is no IP traffic.
+        for group, peer in ((STORAGE, STORAGE), (STORAGE, NODES), (NODES, STORAGE)):
+            names = group.removesuffix("Group"), peer.removesuffix("Group")
+            resources[f"{names[0]}From{names[1]}"] = _security_group_rule("Ingress", group, peer)
+            resources[f"{names[0]}To{names[1]}"] = _security_group_rule("Egress", group, peer)
     for low, high in _contiguous_ranges(both_ways):
         # Lustre's servers connect to each other and back to their clients.
         resources[f"StorageFromStorage{low}"] = _security_group_rule("Ingress", STORAGE, STORAGE, (low, high))

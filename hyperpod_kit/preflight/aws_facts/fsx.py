@@ -91,6 +91,8 @@ def fetch_file_system(client: QueryClient, requested: FsxQuery) -> Queried[Optio
         bool(described.get("LustreConfiguration", {}).get("EfaEnabled")),
         _fetch_endpoints(client, requested, described.get("NetworkInterfaceIds", [])),
         volumes,
+        int(described.get("StorageCapacity", 0)),
+        int(described.get("LustreConfiguration", {}).get("PerUnitStorageThroughput", 0)),
     )
 
 

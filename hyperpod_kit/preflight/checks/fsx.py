@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterator
+from typing import Any, Iterable, Iterator
 
 from hyperpod_kit.config.settings.findings import WARNING, Finding
 from hyperpod_kit.config.settings.settings import Settings
@@ -14,7 +14,9 @@ from hyperpod_kit.preflight.checks.endpoints import (
 )
 from hyperpod_kit.preflight.facts import NOT_QUERIED, AccountFacts, FsxFileSystem, value_or_none
 from hyperpod_kit.preflight.mounts.inquiry import FsxType
-from hyperpod_kit.preflight.placement import carrying_subnet_ids
+from hyperpod_kit.preflight.mounts.lustre import EFA_CAPACITY_STEPS
+from hyperpod_kit.preflight.placement import carrying_subnet_ids, network_placements
+from hyperpod_kit.preflight.reachability import SecurityGroup, admits_all_traffic_from_any_group
 
 READY = ("AVAILABLE", "UPDATING", "MISCONFIGURED")
 """MISCONFIGURED serves its clients, with something else not right; MISCONFIGURED_UNAVAILABLE does not."""
@@ -111,6 +113,72 @@ def check_file_system_has_wanted_efa(settings: Settings, facts: AccountFacts) ->
                 f"{system.id} was made without EFA, and the mount wants it",
                 "Set efa to false, or use a file system with EfaEnabled: it cannot be added later",
             )
+
+
+def check_efa_capacity(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+    """A file system with EFA has a capacity that FSx makes with EFA."""
+    for its, mount, at, _, system in _mounts_of_existing_file_systems(settings, facts):
+        step = EFA_CAPACITY_STEPS.get(system.throughput_per_tib)
+        if not (mount.efa and system.efa and system.kind == its.name) or step is None or not system.capacity_gib:
+            continue
+        if system.capacity_gib % step:
+            yield Finding(
+                "HPK-V514",
+                at,
+                f"{system.id} has {system.capacity_gib} GiB at {system.throughput_per_tib} MB/s for each TiB: with EFA "
+                f"FSx makes multiples of {step} GiB",
+                "Make a file system of such a size, or set efa to false",
+            )
+
+
+def check_efa_traffic(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+    """Of a file system with EFA the security groups pass all traffic: among itself, and with the nodes, both ways.
+
+    Rules that name networks do not count: an EFA's own traffic is no IP traffic.
+    """
+    checked_ids: set[str] = set()
+    for its, mount, at, _, system in _mounts_of_existing_file_systems(settings, facts):
+        endpoints = value_or_none(system.endpoints)
+        if not (mount.efa and system.efa and endpoints and system.kind == its.name) or system.id in checked_ids:
+            continue
+        checked_ids.add(system.id)
+        of_system = _known_groups(facts, value_or_none(endpoints[0].groups) or ())
+        of_nodes = _known_groups(
+            facts,
+            [
+                name
+                for placement in network_placements(settings)
+                if placement.has_node_with_any_mount([mount])
+                for name in placement.vpc.security_group_ids
+            ],
+        )
+        if not of_system or not of_nodes:
+            continue  # said already: nobody can see them
+        pairs = ((of_system, of_system), (of_system, of_nodes), (of_nodes, of_system))
+        missing = [line for groups, peers in pairs for line in _directions_without_all_traffic(groups, peers)]
+        if missing:
+            yield Finding(
+                "HPK-V515",
+                at,
+                f"{system.id} has EFA, and not all traffic passes: {'; '.join(dict.fromkeys(missing))}",
+                "Add rules of protocol -1 that name these groups, as `hyperpod-kit infra template` does",
+            )
+
+
+def _known_groups(facts: AccountFacts, names: Iterable[str]) -> list[SecurityGroup]:
+    if facts.network is None:
+        return []
+    groups = (facts.network.security_group_if_known(name) for name in dict.fromkeys(names))
+    return [group for group in groups if group is not None]
+
+
+def _directions_without_all_traffic(groups: list[SecurityGroup], peers: list[SecurityGroup]) -> Iterator[str]:
+    names = [peer.id for peer in peers]
+    directions = (("in from", "ingress"), ("out to", "egress"))
+    for words, side in directions:
+        rules = [rule for group in groups for rule in getattr(group, side)]
+        if not admits_all_traffic_from_any_group(rules, names):
+            yield f"{', '.join(group.id for group in groups)} {words} {', '.join(names)}"
 
 
 def check_interfaces_visible(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:

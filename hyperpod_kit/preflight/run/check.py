@@ -41,6 +41,8 @@ CHECKS: tuple[Check, ...] = (
     fsx.check_type_and_names_match,
     fsx.check_vpc_and_zones,
     fsx.check_file_system_has_wanted_efa,
+    fsx.check_efa_capacity,
+    fsx.check_efa_traffic,
     fsx.check_interfaces_visible,
     fsx.check_ports,
     limits.check_quotas,  # HPK-V6  quotas

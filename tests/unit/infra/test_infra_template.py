@@ -144,6 +144,84 @@ def test_terraform_has_the_same_resources_with_no_reference_into_nothing(tmp_pat
     )
 
 
+def efa_lustre(tmp_path: Path) -> tuple[Path, Dict[str, Any]]:
+    """The example with a Lustre that is mounted over EFA, on nodes with an EFA."""
+    values = json.loads(EXAMPLE.read_text())
+    dns_name, mount_name = values.pop("fsx_dns_name"), values.pop("fsx_mountname")
+    kit = values["hyperpod_kit"]
+    kit["cluster"]["execution_role"] = ROLE
+    kit["cluster"]["instance_groups"][1]["instance_type"] = "ml.p4d.24xlarge"
+    kit["mounts"].append(
+        {
+            "kind": "lustre",
+            "name": "fsx",
+            "path": "/fsx",
+            "dns_name": dns_name,
+            "mount_name": mount_name,
+            "efa": True,
+        }
+    )
+    config = tmp_path / "provisioning_parameters.json"
+    config.write_text(json.dumps(values))
+    return config, values
+
+
+def test_a_lustre_with_efa_has_the_sizes_and_the_rules_that_fsx_asks_for(tmp_path: Path) -> None:
+    settings = load(efa_lustre(tmp_path)[0])
+    found = build_template_parts(settings)
+    made = cloudformation_template(settings, found)
+    capacity, throughput = made["Parameters"]["Fsx1Capacity"], made["Parameters"]["Fsx1Throughput"]
+    assert (capacity["Default"], throughput["Default"]) == (4800, 1000)
+    for speed, step in ((125, 38400), (250, 19200), (500, 9600), (1000, 4800)):
+        rule = made["Rules"][f"Fsx1CapacityAt{speed}"]
+        assert rule["RuleCondition"] == {"Fn::Equals": [{"Ref": "Fsx1Throughput"}, str(speed)]}
+        multiples, of = rule["Assertions"][0]["Assert"]["Fn::Contains"]
+        assert of == {"Ref": "Fsx1Capacity"} and multiples[:2] == [str(step), str(2 * step)]
+    rules = {
+        name: about["Properties"]
+        for name, about in made["Resources"].items()
+        if about["Type"].startswith("AWS::EC2::SecurityGroup") and about["Properties"].get("IpProtocol") == "-1"
+    }
+    assert set(rules) == {
+        *("NodesFromNodes", "NodesToNodes", "StorageFromStorage", "StorageToStorage"),
+        *("StorageFromNodes", "StorageToNodes", "NodesFromStorage", "NodesToStorage"),
+    }
+    lustre = terraform_configuration(REGION, found)["resource"]["aws_fsx_lustre_file_system"]["fsx1"]
+    (precondition,) = lustre["lifecycle"]["precondition"]
+    assert lustre["lifecycle"]["prevent_destroy"] and precondition["condition"] == (
+        "${var.fsx1_capacity % lookup({125 = 38400, 250 = 19200, 500 = 9600, 1000 = 4800}, "
+        "var.fsx1_throughput, 1) == 0}"
+    )
+    policies = [about for about in made["Resources"].values() if about["Type"] == "AWS::IAM::RolePolicy"]
+    assert any("fsx:DescribeFileSystems" in json.dumps(policy) for policy in policies)
+    assert linted(made) == []
+
+
+@pytest.mark.full
+def test_an_account_with_a_lustre_with_efa_is_right_until_a_rule_goes_or_the_size(
+    empty: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, values = efa_lustre(tmp_path)
+    template = cloudformation_template(load(config))
+    for place, value in make(empty, template, {"Zone1": "us-east-1a"}).items():
+        put(values, place, value)
+    config.write_text(json.dumps(values))
+
+    def codes() -> set[str]:
+        capsys.readouterr()
+        run_command_line(["validate", str(config), "--aws", "--json", "--fail-on", "error"])
+        found = json.loads(capsys.readouterr().out)["findings"]
+        return {one["code"] for one in found if one["code"].startswith(("HPK-V2", "HPK-V3", "HPK-V5"))}
+
+    assert codes() == set()
+    ec2 = empty.client("ec2")
+    groups = {group["Description"]: group for group in ec2.describe_security_groups()["SecurityGroups"]}
+    storage = groups["file systems of demo"]
+    everything = [rule for rule in storage["IpPermissions"] if rule["IpProtocol"] == "-1"]
+    ec2.revoke_security_group_ingress(GroupId=storage["GroupId"], IpPermissions=everything)
+    assert "HPK-V515" in codes()
+
+
 def test_subnets_do_not_overlap_and_too_many_are_refused() -> None:
     for count in range(1, 16):
         private, public = allocate_subnet_blocks(count)

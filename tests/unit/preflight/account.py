@@ -223,6 +223,17 @@ def everything(group: str) -> SecurityRule:
     return SecurityRule("-1", None, frozenset({group}), ())
 
 
+def with_efa_rules(case: Case) -> Case:
+    """Nodes and file systems pass all traffic among themselves and to each other, beside what they passed before."""
+    more = (everything(nodes_of(case)), everything(storage_of(case)))
+    for index, name in enumerate((nodes_of(case), storage_of(case))):
+        assert case.facts.network is not None
+        group = case.facts.network.security_group_if_known(name)
+        assert group is not None
+        case = case.rules(index, ingress=(*group.ingress, *more), egress=(*group.egress, *more))
+    return case
+
+
 def tcp(cidr: str, low: int = 0, high: int = 65535) -> SecurityRule:
     return SecurityRule("tcp", (low, high), frozenset(), (IPv4Network(cidr),))
 

@@ -10,6 +10,7 @@ from tests.unit.preflight.account import (
     ANYWHERE,
     M0,
     ROLE_AT,
+    TO_ALL,
     Case,
     Cases,
     as_home,
@@ -29,6 +30,7 @@ from tests.unit.preflight.account import (
     policy,
     s3files,
     tcp,
+    with_efa_rules,
     zfs,
 )
 from tests.unit.preflight.world import CLOSED, ROLE
@@ -126,10 +128,27 @@ CASES: Cases = {
     "FSx of another VPC": (lambda c: fsx(c, vpc_id="vpc-2"), [("HPK-V507", "error", "fsx_dns_name")]),
     "FSx in another zone": (lambda c: fsx_endpoint(c, zone="use1-az9"), [("HPK-V508", "warning", "fsx_dns_name")]),
     "EFA in another zone": (
-        lambda c: fsx_endpoint(fsx(lustre(c, efa=True), efa=True), zone="use1-az9"),
+        lambda c: with_efa_rules(fsx_endpoint(fsx(lustre(c, efa=True), efa=True), zone="use1-az9")),
         [("HPK-V512", "error", "fsx_dns_name")],
     ),
     "FSx without EFA": (lambda c: lustre(c, efa=True), [("HPK-V509", "error", "fsx_dns_name")]),
+    "EFA, and groups by the protocol's ports alone": (
+        lambda c: fsx(lustre(c, efa=True), efa=True),
+        [("HPK-V515", "error", "fsx_dns_name")],
+    ),
+    "EFA, and all traffic by networks": (
+        lambda c: fsx(lustre(c, efa=True), efa=True).rules(1, ingress=(TO_ALL,), egress=(TO_ALL,)),
+        [("HPK-V515", "error", "fsx_dns_name")],
+    ),
+    "EFA, and all traffic among the groups": (lambda c: with_efa_rules(fsx(lustre(c, efa=True), efa=True)), []),
+    "EFA, and a size that FSx makes with it": (
+        lambda c: with_efa_rules(fsx(lustre(c, efa=True), efa=True, capacity_gib=38400, throughput_per_tib=250)),
+        [],
+    ),
+    "EFA, and a size that FSx makes without it only": (
+        lambda c: with_efa_rules(fsx(lustre(c, efa=True), efa=True, capacity_gib=4800, throughput_per_tib=250)),
+        [("HPK-V514", "error", "fsx_dns_name")],
+    ),
     "no interface of FSx to be seen": (lambda c: fsx(c, endpoints=()), [("HPK-V513", "warning", "fsx_dns_name")]),
     "a group of FSx that is not to be seen": (
         lambda c: fsx_endpoint(c, groups=("sg-2",)).network(groups={**network_of(c).groups, "sg-2": None}),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Callable, Iterator
 
-from docs_build import api_pages, command_pages, published_page, schema_page, storage_page, words
+from docs_build import api_pages, command_pages, contract_page, published_page, schema_page, storage_page, words
 from docs_build.command_pages import prose
 from docs_build.commands import PROGRAM
 from hyperpod_kit import errors
@@ -147,6 +147,7 @@ _OTHERS: dict[str, tuple[str, Callable[[], str]]] = {
     f"{api_pages.FOLDER}/errors.md": ("Python API: errors", api_pages.errors_page),
     "reference/states.md": ("States of mounts, saves and attempts", _states),
     "reference/environment.md": ("Environment variables", _variables),
+    "reference/service-contract.md": ("Service contract: SageMaker's cluster API", contract_page.page),
     "reference/storage-choice.md": ("Which storage for what", storage_page.page),
     "reference/storage-published.md": ("The planner beside published figures", published_page.page),
 }

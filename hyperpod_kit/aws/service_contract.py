@@ -156,8 +156,8 @@ _INSTANCE_GROUP_REQUEST = (
     ),
     *_rollout_judgements(f"{_G}.auto_patch", f"{_GROUP}.AutoPatchConfig.DeploymentConfig"),
     refused(
-        "HPK-R001",
         f"{_NOT_FOR_SLURM}: it says how pods are evicted",
+        "HPK-R001",
         *below(f"{_GROUP}.AutoPatchConfig.DrainPolicy", "DrainTimeoutInSeconds", "OnDrainTimeout"),
     ),
     Judgement(
@@ -167,8 +167,8 @@ _INSTANCE_GROUP_REQUEST = (
         below(_GROUP, "ImageId", "ImageReleaseVersion"),
     ),
     refused(
-        "HPK-R002",
         f"{_NOT_FOR_SLURM}: labels and taints of Kubernetes nodes",
+        "HPK-R002",
         f"{_GROUP}.KubernetesConfig.Labels",
         *below(f"{_GROUP}.KubernetesConfig.Taints[]", *_TAINT_FIELDS),
     ),
@@ -193,10 +193,10 @@ _INSTANCE_GROUP_REQUEST = (
 _CLUSTER_REQUEST = (
     configured(f"{_C}.name", "the cluster's name", "ClusterName"),
     *_INSTANCE_GROUP_REQUEST,
-    refused("HPK-R002", _RESTRICTED, *below("RestrictedInstanceGroups[]", *_RESTRICTED_GROUP_FIELDS)),
+    refused(_RESTRICTED, "HPK-R002", *below("RestrictedInstanceGroups[]", *_RESTRICTED_GROUP_FIELDS)),
     refused(
-        "HPK-R002",
         _RESTRICTED,
+        "HPK-R002",
         *below(
             "RestrictedInstanceGroupsConfig.SharedEnvironmentConfig",
             "FSxLustreDeletionPolicy",
@@ -221,8 +221,8 @@ _CLUSTER_REQUEST = (
         "the role of AutoScaling, which Slurm clusters do not have",
         ("ClusterRole",),
     ),
-    refused("HPK-R002", f"{_NOT_FOR_SLURM}: it is Karpenter's", *below("AutoScaling", "Mode", "AutoScalerType")),
-    refused("HPK-R001", "the kit makes Slurm clusters", "Orchestrator.Eks.ClusterArn"),
+    refused(f"{_NOT_FOR_SLURM}: it is Karpenter's", "HPK-R002", *below("AutoScaling", "Mode", "AutoScalerType")),
+    refused("the kit makes Slurm clusters", "HPK-R001", "Orchestrator.Eks.ClusterArn"),
     configured(
         f"{_C}.slurm_config_strategy",
         "what HyperPod's agent does about changes of slurm.conf that are not its own",

@@ -71,7 +71,7 @@ def argument(command: str, effect: str, *fields: str) -> Judgement:
     return Judgement(Verdict.ARGUMENT, command, effect, fields)
 
 
-def refused(finding: str, reason: str, *fields: str) -> Judgement:
+def refused(reason: str, finding: str, *fields: str) -> Judgement:
     """A row of fields that cannot be sent."""
     return Judgement(Verdict.REFUSED, finding, reason, fields)
 

@@ -11,6 +11,8 @@ from typing import Iterator, Set
 from botocore import xform_name
 
 from hyperpod_kit.aws.shapes import service_model
+from hyperpod_kit.config.load import load
+from hyperpod_kit.preflight.admin_policy import admin_policy
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/reference/permissions.md"
@@ -94,6 +96,11 @@ def test_the_policy_has_only_actions_of_the_tables() -> None:
     assert actions <= written
     of_clusters = {action for action in written if action.startswith("sagemaker:")}
     assert of_clusters <= actions
+
+
+def test_the_policy_is_what_the_command_prints_of_the_example() -> None:
+    (policy,) = re.findall(r"```json\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert json.loads(policy) == admin_policy(load(ROOT / "provisioning_parameters.example.json"))
 
 
 def as_list(value: str | list[str]) -> list[str]:

@@ -36,7 +36,10 @@ def operations(
 ) -> None:
     """Scalings and deep health checks of the cluster, the newest first.
 
-    \\b
+    A scaling that another one has overtaken is Superseded. What AWS does with the software of nodes is in
+    describe-cluster.
+
+    \b
     Examples:
       hyperpod-kit operations --status InProgress
       hyperpod-kit operations --type DeepHealthCheck --json

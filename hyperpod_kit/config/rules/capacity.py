@@ -12,7 +12,8 @@ from hyperpod_kit.model.cluster import InstanceGroup
 from hyperpod_kit.model.instance_types import architecture
 from hyperpod_kit.model.states import Role
 
-SPOT, ON_DEMAND = "Spot", "OnDemand"
+SPOT = "Spot"
+ON_DEMAND = "OnDemand"
 CONTINUOUS = "Continuous"
 
 
@@ -63,7 +64,7 @@ def check_spot(settings: Settings) -> Iterator[Finding]:
     for index, group in enumerate(cluster.groups):
         at = f"{AT}.instance_groups[{index}].capacity"
         if group.capacity not in (None, SPOT, ON_DEMAND):
-            yield Finding("HPK-G030", at, f"`{group.capacity}` is neither {SPOT} nor {ON_DEMAND}", f"Use {ON_DEMAND}")
+            yield Finding("HPK-G030", at, f"`{group.capacity}` is neither Spot nor OnDemand", "Use OnDemand")
         if group.capacity != SPOT:
             continue
         if group.role == Role.CONTROLLER:
@@ -72,7 +73,7 @@ def check_spot(settings: Settings) -> Iterator[Finding]:
                 at,
                 "AWS may take the controller away at any time: until there is another one no job starts, ends or comes "
                 "back",
-                f"Use {ON_DEMAND} for `{group.name}`",
+                f"Use OnDemand for `{group.name}`",
             )
             continue
         if cluster.node_recovery == "None":
@@ -88,7 +89,7 @@ def check_spot(settings: Settings) -> Iterator[Finding]:
                 "HPK-G033",
                 at,
                 "the group has a training plan, which is reserved capacity: Spot is none",
-                f"Use {ON_DEMAND}, or a group of its own for Spot",
+                "Use OnDemand, or a group of its own for Spot",
             )
         if cluster.node_provisioning_mode != CONTINUOUS:
             yield Finding(
@@ -96,7 +97,7 @@ def check_spot(settings: Settings) -> Iterator[Finding]:
                 at,
                 "without continuous provisioning nodes come all or none: with too little Spot capacity for one of them "
                 "the cluster, or its update, fails and is rolled back",
-                f'Add "node_provisioning_mode": "{CONTINUOUS}"',
+                'Add "node_provisioning_mode": "Continuous"',
                 WARNING,
             )
         if group.role == Role.LOGIN:
@@ -104,7 +105,7 @@ def check_spot(settings: Settings) -> Iterator[Finding]:
                 "HPK-G035",
                 at,
                 f"AWS may take the login node away at any time, with the sessions of everybody on `{group.name}`",
-                f"Use {ON_DEMAND}",
+                "Use OnDemand",
                 WARNING,
             )
 

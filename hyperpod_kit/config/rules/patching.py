@@ -10,7 +10,8 @@ from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.model.cluster import AutoPatch
 from hyperpod_kit.model.states import Role
 
-WHEN_IDLE, WHEN_ALL_IDLE = "WhenIdle", "WhenAllIdle"
+WHEN_IDLE = "WhenIdle"
+WHEN_ALL_IDLE = "WhenAllIdle"
 IDLE_WAIT_HOURS = 24
 """Of AWS, where nobody says idle_wait_seconds."""
 SHARED_MEMORY_PERCENT = 50
@@ -47,7 +48,7 @@ def check_patches_and_jobs(settings: Settings) -> Iterator[Finding]:
                 "HPK-G038",
                 f"{at}.auto_patch.strategy",
                 f"`{patch.strategy}` is no strategy for a cluster with Slurm: AWS has DrainFirst for EKS alone",
-                f"Use {WHEN_IDLE} or {WHEN_ALL_IDLE}",
+                "Use WhenIdle or WhenAllIdle",
             )
         elif patch is not None and group.role == Role.COMPUTE:
             yield from _check_cordon(f"{at}.auto_patch", group.name, patch)
@@ -65,7 +66,7 @@ def check_patches_and_jobs(settings: Settings) -> Iterator[Finding]:
                 f"{at}.scheduled_update",
                 f"the update looks at no job: whatever runs on `{group.name}` then ends, and its nodes' memory with "
                 "checkpoints that are not on storage yet",
-                f"Use auto_patch with {WHEN_IDLE}, or hyperpod-kit update-software --when-idle",
+                "Use auto_patch with WhenIdle, or hyperpod-kit update-software --when-idle",
                 WARNING,
             )
 
@@ -80,7 +81,7 @@ def _check_cordon(at: str, group: str, patch: AutoPatch) -> Iterator[Finding]:
             f"{at}.strategy",
             f"while one job runs on `{group}`, no other node of it takes a job, for up to {hours}: nor does a job that "
             "fails or loses a node then come back",
-            f"Use {WHEN_IDLE}, which gives each node back once it is patched",
+            "Use WhenIdle, which gives each node back once it is patched",
             WARNING,
         )
     elif patch.idle_wait_seconds is None:

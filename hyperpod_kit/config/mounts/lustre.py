@@ -7,10 +7,11 @@ from typing import Iterator, Optional
 from hyperpod_kit.config.mounts.form import MountForm, ShortForm, StorageConfig
 from hyperpod_kit.config.mounts.fsx_names import FSX_DNS
 from hyperpod_kit.config.settings.field import Field
-from hyperpod_kit.config.settings.findings import Finding
+from hyperpod_kit.config.settings.findings import WARNING, Finding
 from hyperpod_kit.config.settings.patterns import Pattern
 from hyperpod_kit.config.settings.settings import ProvisioningParameters, Settings
 from hyperpod_kit.model.mounts.lustre import LustreMount
+from hyperpod_kit.model.scripts import BEFORE_MOUNTS
 
 STORAGE_CONFIG = StorageConfig({"DnsName": "dns_name", "MountName": "mount_name"}, "fsx", "/fsx")
 
@@ -33,6 +34,22 @@ def check_fsx_keys_come_together(settings: Settings) -> Iterator[Finding]:
             "missing: the two FSx keys belong together",
             f'Add "{missing}", or remove the other one',
         )
+
+
+def check_something_sets_efa_up(settings: Settings) -> Iterator[Finding]:
+    """A mount over EFA has a script that installs FSx's set-up of it before anything is mounted."""
+    for mount, at in settings.mounts_of_kind(LustreMount):
+        groups = [group for group in settings.cluster.groups if mount.is_carried_by(group.role, group.name)]
+        early = [listed.script for listed in settings.scripts if listed.script.when == BEFORE_MOUNTS]
+        if mount.efa and not any(script.runs_on(group.role, group.name) for script in early for group in groups):
+            yield Finding(
+                "HPK-F007",
+                f"{at}.efa",
+                "no script runs before the mounts that could install FSx's set-up of EFA: where the image has none, "
+                "nodes mount by TCP and say nothing",
+                "Add the script (mounts, `lustre`), or set efa to false",
+                WARNING,
+            )
 
 
 KIND = MountForm(
@@ -60,5 +77,5 @@ KIND = MountForm(
     nicknames=("fsx", "fsx-lustre"),
     short_form=ShortForm({"dns_name": "fsx_dns_name", "mount_name": "fsx_mountname"}, mount_from_short_form),
     storage_config=STORAGE_CONFIG,
-    rules=(check_fsx_keys_come_together,),  # HPK-F
+    rules=(check_fsx_keys_come_together, check_something_sets_efa_up),  # HPK-F
 )

@@ -50,5 +50,8 @@ class LustreMount(Mount):
     groups: Tuple[str, ...] = ()
     platform: bool = field(default=False, metadata=DERIVED)
 
+    def platform_can_mount(self) -> bool:
+        return not self.efa  # HyperPod mounts before our script can set EFA up
+
     def host(self, region: str, dns_suffix: str) -> str:
         return self.dns_name

@@ -30,6 +30,7 @@ from hyperpod_kit.node.optional.optional_step import OptionalStep, steps_to_undo
 from hyperpod_kit.node.packets import packet_rules
 from hyperpod_kit.node.setup import (
     containers,
+    efa_lustre,
     fuse_conf,
     groups,
     kit_units,
@@ -88,6 +89,8 @@ STEPS: Tuple[Planned, ...] = (
     clients.STEP,
     fuse_conf.STEP,
     scripts.BEFORE_MOUNTS_STEPS,
+    # Behind the scripts, one of which installs it, and before anything mounts Lustre.
+    efa_lustre.STEP,
     # Old mounts go first: a renamed mount uses the same path.
     remove_stale.STEP,
     kit_units.STEP,

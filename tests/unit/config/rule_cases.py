@@ -309,6 +309,7 @@ CASES: list[tuple[str, str, Change]] = [
         both(kit(slurm={"state": "own-disk"}), group(0, scheduled_update=SUNDAYS)),
     ),
     ("HPK-K010", f"{C}.tiered_storage.mode", cluster(tiered_storage={"mode": "Enable", "memory_percent": 20})),
+    ("HPK-F007", f"{M}[2].efa", add_mount(**LUSTRE, efa=True)),
     (
         "HPK-P013",
         f"{C}.instance_groups[1].instance_type",

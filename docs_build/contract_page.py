@@ -6,7 +6,7 @@ from typing import Iterator
 
 from docs_build.command_pages import cell, prose
 from hyperpod_kit.aws.service_contract import OPERATIONS
-from hyperpod_kit.aws.verdicts import Judgement, Verdict
+from hyperpod_kit.aws.verdicts import FieldVerdict, Judgement
 
 INTRODUCTION = """# The service contract
 
@@ -21,7 +21,7 @@ yet: in `api` it then passes with the finding HPK-R007, and the tests of hyperpo
 
 def page() -> str:
     """The page as Markdown."""
-    lines = [INTRODUCTION.rstrip(), *(f"| {verdict.value} | {prose(verdict.meaning)} |" for verdict in Verdict)]
+    lines = [INTRODUCTION.rstrip(), *(f"| {verdict.value} | {prose(verdict.meaning)} |" for verdict in FieldVerdict)]
     lines += ["", "## Operations", "", "| operation | verdict | source | effect |", "| --- | --- | --- | --- |"]
     for name, operation in OPERATIONS.items():
         source = cell(_code(operation.source))

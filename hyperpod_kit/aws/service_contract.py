@@ -14,9 +14,9 @@ from __future__ import annotations
 from typing import Any, Iterator, Mapping
 
 from hyperpod_kit.aws.verdicts import (
+    FieldVerdict,
     Judgement,
     Operation,
-    Verdict,
     argument,
     below,
     configured,
@@ -161,7 +161,7 @@ _INSTANCE_GROUP_REQUEST = (
         *below(f"{_GROUP}.AutoPatchConfig.DrainPolicy", "DrainTimeoutInSeconds", "OnDrainTimeout"),
     ),
     Judgement(
-        Verdict.PASSED_THROUGH,
+        FieldVerdict.PASSED_THROUGH,
         "HPK-R003",
         "a fixed image: one from before January 2026 has no SlurmConfig, and none is ever patched by itself",
         below(_GROUP, "ImageId", "ImageReleaseVersion"),
@@ -216,7 +216,7 @@ _CLUSTER_REQUEST = (
     configured(f"{_C}.node_recovery", "whether broken nodes are replaced", "NodeRecovery"),
     configured(f"{_C}.node_provisioning_mode", "nodes come one by one, or all or none", "NodeProvisioningMode"),
     Judgement(
-        Verdict.PASSED_THROUGH,
+        FieldVerdict.PASSED_THROUGH,
         "HPK-R006",
         "the role of AutoScaling, which Slurm clusters do not have",
         ("ClusterRole",),
@@ -394,7 +394,7 @@ _PAGE_ARGUMENTS = (argument("all that list", "pages of a hundred", "MaxResults",
 
 def _batch_operation(command: str, effect: str, code: str) -> Operation:
     return Operation(
-        Verdict.CALLED,
+        FieldVerdict.CALLED,
         command,
         effect,
         (
@@ -416,7 +416,7 @@ def _batch_operation(command: str, effect: str, code: str) -> Operation:
 
 OPERATIONS: Mapping[str, Operation] = {
     "CreateCluster": Operation(
-        Verdict.CALLED,
+        FieldVerdict.CALLED,
         "create-cluster",
         "makes a cluster",
         (
@@ -427,7 +427,7 @@ OPERATIONS: Mapping[str, Operation] = {
         _ARN_RESPONSE,
     ),
     "UpdateCluster": Operation(
-        Verdict.CALLED,
+        FieldVerdict.CALLED,
         "update-cluster",
         "changes groups, and settings of the whole cluster",
         (
@@ -437,7 +437,7 @@ OPERATIONS: Mapping[str, Operation] = {
         _ARN_ECHO,
     ),
     "UpdateClusterSoftware": Operation(
-        Verdict.CALLED,
+        FieldVerdict.CALLED,
         "update-software",
         "replaces root volumes by a newer AMI's; lifecycle scripts run again",
         (
@@ -460,7 +460,7 @@ OPERATIONS: Mapping[str, Operation] = {
         _ARN_ECHO,
     ),
     "DescribeCluster": Operation(
-        Verdict.CALLED,
+        FieldVerdict.CALLED,
         "describe-cluster",
         "the cluster as it is",
         (_CLUSTER_NAME_ARGUMENT,),
@@ -486,7 +486,7 @@ OPERATIONS: Mapping[str, Operation] = {
         ),
     ),
     "DescribeClusterNode": Operation(
-        Verdict.CALLED,
+        FieldVerdict.CALLED,
         "list-cluster-nodes",
         "one node, with its address",
         (
@@ -497,7 +497,7 @@ OPERATIONS: Mapping[str, Operation] = {
         moved_below("NodeDetails", (*_NODE_RESPONSE, *_NODE_DETAILS_RESPONSE)),
     ),
     "DescribeClusterEvent": Operation(
-        Verdict.CALLED,
+        FieldVerdict.CALLED,
         "events",
         "one event, with its reason",
         (_CLUSTER_NAME_ARGUMENT, argument("events", "which event", "EventId")),
@@ -543,7 +543,7 @@ OPERATIONS: Mapping[str, Operation] = {
         ),
     ),
     "DescribeClusterOperation": Operation(
-        Verdict.CALLED,
+        FieldVerdict.CALLED,
         "operations --id",
         "one scaling or one run of deep health checks",
         (_CLUSTER_NAME_ARGUMENT, argument("operations --id", "which one", "OperationId")),
@@ -566,7 +566,7 @@ OPERATIONS: Mapping[str, Operation] = {
         ),
     ),
     "ListClusters": Operation(
-        Verdict.CALLED,
+        FieldVerdict.CALLED,
         "list-clusters",
         "all clusters of a region",
         (
@@ -590,7 +590,7 @@ OPERATIONS: Mapping[str, Operation] = {
         ),
     ),
     "ListClusterNodes": Operation(
-        Verdict.CALLED,
+        FieldVerdict.CALLED,
         "list-cluster-nodes",
         "all nodes of a cluster",
         (
@@ -605,7 +605,7 @@ OPERATIONS: Mapping[str, Operation] = {
         (*_PAGING, *moved_below("ClusterNodeSummaries[]", _NODE_RESPONSE)),
     ),
     "ListClusterEvents": Operation(
-        Verdict.CALLED,
+        FieldVerdict.CALLED,
         "events",
         "what happened to a cluster, where nodes are provisioned continuously",
         (
@@ -621,7 +621,7 @@ OPERATIONS: Mapping[str, Operation] = {
         (*_PAGING, *moved_below("Events[]", _EVENT_RESPONSE)),
     ),
     "ListClusterOperations": Operation(
-        Verdict.CALLED,
+        FieldVerdict.CALLED,
         "operations",
         "scalings and runs of deep health checks, past and present",
         (
@@ -642,7 +642,7 @@ OPERATIONS: Mapping[str, Operation] = {
         ),
     ),
     "StartClusterHealthCheck": Operation(
-        Verdict.CALLED,
+        FieldVerdict.CALLED,
         "health-check",
         "deep health checks of nodes that are there: they take no job meanwhile, and bad ones are replaced",
         (
@@ -656,33 +656,35 @@ OPERATIONS: Mapping[str, Operation] = {
         _ARN_ECHO,
     ),
     "DeleteCluster": Operation(
-        Verdict.CALLED, "delete-cluster", "deletes all nodes", (_CLUSTER_NAME_ARGUMENT,), _ARN_ECHO
+        FieldVerdict.CALLED, "delete-cluster", "deletes all nodes", (_CLUSTER_NAME_ARGUMENT,), _ARN_ECHO
     ),
     "BatchReplaceClusterNodes": _batch_operation("replace-node", "a fresh machine for each node", "ErrorCode"),
     "BatchRebootClusterNodes": _batch_operation("reboot-node", "restarts nodes", "ErrorCode"),
     "BatchDeleteClusterNodes": _batch_operation("delete-node", "nodes go, and the count with them", "Code"),
     "BatchAddClusterNodes": Operation(
-        Verdict.NOT_CALLED,
+        FieldVerdict.NOT_CALLED,
         "",
         "`count` and update-cluster add nodes, so that the configuration says how many there are",
     ),
     "AttachClusterNodeVolume": Operation(
-        Verdict.NOT_CALLED, "", f"{_NOT_FOR_SLURM}: it is for the CSI driver of Kubernetes"
+        FieldVerdict.NOT_CALLED, "", f"{_NOT_FOR_SLURM}: it is for the CSI driver of Kubernetes"
     ),
     "DetachClusterNodeVolume": Operation(
-        Verdict.NOT_CALLED, "", f"{_NOT_FOR_SLURM}: it is for the CSI driver of Kubernetes"
+        FieldVerdict.NOT_CALLED, "", f"{_NOT_FOR_SLURM}: it is for the CSI driver of Kubernetes"
     ),
     "AttachClusterNodeNetworkInterface": Operation(
-        Verdict.NOT_CALLED, "", "a network interface that is attached by hand is gone when the node is replaced"
+        FieldVerdict.NOT_CALLED, "", "a network interface that is attached by hand is gone when the node is replaced"
     ),
     **{
         f"{verb}ClusterSchedulerConfig{plural}": Operation(
-            Verdict.NOT_CALLED, "", f"{_NOT_FOR_SLURM}: task governance by Kueue"
+            FieldVerdict.NOT_CALLED, "", f"{_NOT_FOR_SLURM}: task governance by Kueue"
         )
         for verb, plural in (("Create", ""), ("Delete", ""), ("Describe", ""), ("Update", ""), ("List", "s"))
     },
     **{
-        f"{verb}ClusterExtension{plural}": Operation(Verdict.NOT_CALLED, "", f"{_NOT_FOR_SLURM}: add-ons of Kubernetes")
+        f"{verb}ClusterExtension{plural}": Operation(
+            FieldVerdict.NOT_CALLED, "", f"{_NOT_FOR_SLURM}: add-ons of Kubernetes"
+        )
         for verb, plural in (
             *(("Create", ""), ("Delete", ""), ("Describe", ""), ("Update", "")),
             *(("List", "s"), ("List", "Versions")),
@@ -697,7 +699,7 @@ def request_keys() -> dict[str, str]:
     return {
         field: row.source
         for row in OPERATIONS["CreateCluster"].request
-        if row.verdict is Verdict.CONFIGURED
+        if row.verdict is FieldVerdict.CONFIGURED
         for field in row.fields
     }
 
@@ -735,7 +737,7 @@ def _names_of_model(model: Any) -> Iterator[str]:
         if "Cluster" not in name:
             continue
         yield name
-        if name not in OPERATIONS or OPERATIONS[name].verdict is not Verdict.CALLED:
+        if name not in OPERATIONS or OPERATIONS[name].verdict is not FieldVerdict.CALLED:
             continue
         operation = model.operation_model(name)
         for side, shape in (("request", operation.input_shape), ("response", operation.output_shape)):

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Sequence
 
 
-class Verdict(Enum):
+class FieldVerdict(Enum):
     """What the kit does with a field or an operation. The value is the word that people see."""
 
     CONFIGURED = "configured"
@@ -26,14 +26,14 @@ class Verdict(Enum):
 
 
 _MEANINGS = {
-    Verdict.CONFIGURED: "a key of the configuration says it; source: the key",
-    Verdict.ARGUMENT: "a command fills it in; source: the command",
-    Verdict.PASSED_THROUGH: "`api` takes it, with a finding that states its effect; source: the finding",
-    Verdict.REFUSED: "it cannot be sent; source: the finding that says so",
-    Verdict.READ: "it is read; source: the commands that act on it or show it",
-    Verdict.IGNORED: "nothing reads it, but for `--json`, which prints AWS's answers whole; source: none",
-    Verdict.CALLED: "a command calls it; source: the command",
-    Verdict.NOT_CALLED: "no command calls it; source: none",
+    FieldVerdict.CONFIGURED: "a key of the configuration says it; source: the key",
+    FieldVerdict.ARGUMENT: "a command fills it in; source: the command",
+    FieldVerdict.PASSED_THROUGH: "`api` takes it, with a finding that states its effect; source: the finding",
+    FieldVerdict.REFUSED: "it cannot be sent; source: the finding that says so",
+    FieldVerdict.READ: "it is read; source: the commands that act on it or show it",
+    FieldVerdict.IGNORED: "nothing reads it, but for `--json`, which prints AWS's answers whole; source: none",
+    FieldVerdict.CALLED: "a command calls it; source: the command",
+    FieldVerdict.NOT_CALLED: "no command calls it; source: none",
 }
 
 
@@ -41,10 +41,10 @@ _MEANINGS = {
 class Judgement:
     """A row of the table: what is done with some fields of a request or of an answer.
 
-    source: see Verdict.meaning; effect: what the field does on a Slurm cluster, or why it is not used.
+    source: see FieldVerdict.meaning; effect: what the field does on a Slurm cluster, or why it is not used.
     """
 
-    verdict: Verdict
+    verdict: FieldVerdict
     source: str
     effect: str
     fields: tuple[str, ...]
@@ -54,7 +54,7 @@ class Judgement:
 class Operation:
     """One operation of the API. `request`, `response`: of an operation that is called, every field of both."""
 
-    verdict: Verdict
+    verdict: FieldVerdict
     source: str
     effect: str
     request: tuple[Judgement, ...] = ()
@@ -63,27 +63,27 @@ class Operation:
 
 def configured(key: str, effect: str, *fields: str) -> Judgement:
     """A row of fields that a key of the configuration says."""
-    return Judgement(Verdict.CONFIGURED, key, effect, fields)
+    return Judgement(FieldVerdict.CONFIGURED, key, effect, fields)
 
 
 def argument(command: str, effect: str, *fields: str) -> Judgement:
     """A row of fields that a command fills in."""
-    return Judgement(Verdict.ARGUMENT, command, effect, fields)
+    return Judgement(FieldVerdict.ARGUMENT, command, effect, fields)
 
 
 def refused(reason: str, finding: str, *fields: str) -> Judgement:
     """A row of fields that cannot be sent."""
-    return Judgement(Verdict.REFUSED, finding, reason, fields)
+    return Judgement(FieldVerdict.REFUSED, finding, reason, fields)
 
 
 def read(commands: str, effect: str, *fields: str) -> Judgement:
     """A row of fields that are read."""
-    return Judgement(Verdict.READ, commands, effect, fields)
+    return Judgement(FieldVerdict.READ, commands, effect, fields)
 
 
 def ignored(reason: str, *fields: str) -> Judgement:
     """A row of fields that nothing reads, or nobody sends."""
-    return Judgement(Verdict.IGNORED, "", reason, fields)
+    return Judgement(FieldVerdict.IGNORED, "", reason, fields)
 
 
 def below(prefix: str, *fields: str) -> tuple[str, ...]:

@@ -72,8 +72,6 @@ def configuration_path_of(settings: Settings, request: dict[str, Any], request_p
         top = re.split(r"[.\[]", request_path)[0]
         if top in settings.cluster.api:
             return f"{AT}.api.{request_path}"
-        if request_path in STRUCTURES:
-            return f"{AT}.{STRUCTURES[request_path]}"
         return _configuration_path_of_field(request_path, AT)
     index = int(group.group(1))
     at, rest = f"{AT}.instance_groups[{index}]", request_path[group.end() :]
@@ -106,6 +104,8 @@ def _configuration_path_of_partition(settings: Settings, group: str, otherwise: 
 
 def _configuration_path_of_field(path: str, otherwise: str) -> str:
     """Return the key that says a field, or that all keys have in common which say what lies in it."""
+    if path in STRUCTURES:
+        return f"{AT}.{STRUCTURES[path]}"
     plain = re.sub(r"\[\d+\]", "[]", path)
     keys = [
         key.split(".")

@@ -69,7 +69,6 @@ class InstanceGroup:
     instance_type: str
     count: int
     role: str
-    instance_types: Tuple[str, ...] = ()
     partition: Optional[str] = None
     min_count: Optional[int] = None
     threads_per_core: Optional[int] = None
@@ -84,6 +83,7 @@ class InstanceGroup:
     network_interface: Optional[str] = None
     auto_patch: Optional[AutoPatch] = None
     scheduled_update: Optional[ScheduledUpdate] = None
+    instance_types: Tuple[str, ...] = ()
     api: Mapping[str, Any] = field(default_factory=dict)
 
     @property

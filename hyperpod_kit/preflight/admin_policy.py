@@ -10,9 +10,9 @@ from typing import Any, Iterator
 
 from hyperpod_kit.aws.policies import VERSION
 from hyperpod_kit.aws.service_contract import OPERATIONS
-from hyperpod_kit.aws.verdicts import Verdict
+from hyperpod_kit.aws.verdicts import FieldVerdict
 from hyperpod_kit.config.settings.settings import Settings
-from hyperpod_kit.preflight.checks.required_permissions import CLUSTER_LOGS
+from hyperpod_kit.preflight.permission import CLUSTER_LOGS
 from hyperpod_kit.preflight.placement import execution_roles
 from hyperpod_kit.preflight.role_policy import SERVICE
 
@@ -30,7 +30,7 @@ HOMES = (
 
 def cluster_actions() -> list[str]:
     """Return the actions of all calls about clusters, and of what goes with them."""
-    called = [name for name, operation in OPERATIONS.items() if operation.verdict is Verdict.CALLED]
+    called = [name for name, operation in OPERATIONS.items() if operation.verdict is FieldVerdict.CALLED]
     return sorted(f"sagemaker:{name}" for name in (*called, *BESIDE_CLUSTERS))
 
 

@@ -6,6 +6,9 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Any, Iterator, Mapping, Optional, Sequence
 
+CLUSTER_LOGS = "/aws/sagemaker/Clusters"
+"""Log group and metric namespace of every HyperPod cluster."""
+
 
 @dataclass(frozen=True)
 class Permission:

@@ -18,6 +18,8 @@ from hyperpod_kit.cli.terminal.output import print_json, print_to_stderr
 if TYPE_CHECKING:
     from hyperpod_kit.aws.sagemaker import Batched, SageMaker
     from hyperpod_kit.cluster.nodes import ClusterNode
+    from hyperpod_kit.remote.draining.vacate import Vacated
+    from hyperpod_kit.remote.live_cluster import LiveCluster
 
 
 DEEP_HEALTH_CHECKS = ("InstanceStress", "InstanceConnectivity", "MultiNodeTrainingValidation")
@@ -163,6 +165,14 @@ def health_check(checks: tuple[str, ...], **given: Any) -> int:
     return _run_node_command(verb, **given)
 
 
+def _let_jobs_in_again(first: JobsFirst, live: LiveCluster, verb: Verb, vacated: Optional[Vacated]) -> None:
+    """On nodes that stay: at once where AWS reserves them, else when they have been restarted."""
+    if verb.reserves:
+        first.undrain_nodes(vacated)
+    elif verb.stay:
+        first.wait_for_restart_and_undrain(live, vacated, COMES_BACK)
+
+
 def _run_node_command(
     verb: Verb,
     *,
@@ -204,10 +214,8 @@ def _run_node_command(
         print_json({"cluster": chosen.name, verb.done: done, "refused": refused, **first.to_dict()})
     if done:
         print_to_stderr(f"being {verb.done}: {', '.join(done)}")
-    if done and verb.reserves:
-        first.undrain_nodes(first.vacated_without_nodes(vacated, refused_names))
-    if done and verb.stay:
-        first.wait_for_restart_and_undrain(live, first.vacated_without_nodes(vacated, refused_names), COMES_BACK)
+    if done:
+        _let_jobs_in_again(first, live, verb, first.vacated_without_nodes(vacated, refused_names))
     if refused:
         print_to_stderr(f"error: {len(refused)} of {len(refused) + len(done)} nodes are not being {verb.done}")
         for entry in refused:

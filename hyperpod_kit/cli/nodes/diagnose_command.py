@@ -88,6 +88,12 @@ def diagnose(
     return 1
 
 
+def _print_group_activities(diagnosis: ClusterDiagnosis) -> None:
+    for name, activity in diagnosis.activities.items():
+        for line in activity.lines():
+            print_text(clean_one_line(f"{name}: {line}", LONGEST_LINE))
+
+
 def _print_diagnosis(diagnosis: ClusterDiagnosis, with_log: bool) -> None:
     from hyperpod_kit.remote.diagnosis.diagnose import describe_diagnosis
     from hyperpod_kit.remote.diagnosis.known_issues import recognise
@@ -100,9 +106,7 @@ def _print_diagnosis(diagnosis: ClusterDiagnosis, with_log: bool) -> None:
         print_text(f"{few.group}: {few.desired} nodes wanted, {few.listed} listed by AWS, cluster {diagnosis.status}")
     if diagnosis.few:
         print_text("  do: hyperpod-kit events, and hyperpod-kit wait: it says what comes")
-    for name, activity in diagnosis.activities.items():
-        for line in activity.lines():
-            print_text(clean_one_line(f"{name}: {line}", LONGEST_LINE))
+    _print_group_activities(diagnosis)
     for node in diagnosis.nodes:
         for line in describe_diagnosis(node):
             print_text(line)

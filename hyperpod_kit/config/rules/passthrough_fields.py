@@ -6,7 +6,7 @@ from typing import Any, Iterator, Mapping
 
 from hyperpod_kit.aws import request_shape
 from hyperpod_kit.aws.service_contract import judgements_of_member
-from hyperpod_kit.aws.verdicts import Verdict
+from hyperpod_kit.aws.verdicts import FieldVerdict
 from hyperpod_kit.config.rules.cluster import AT
 from hyperpod_kit.config.settings.findings import WARNING, Finding
 from hyperpod_kit.config.settings.settings import Settings
@@ -36,7 +36,7 @@ def check_passthrough_fields_and_images(settings: Settings) -> Iterator[Finding]
 
 def keys_of_covered_member(member: str) -> list[str]:
     """Return the configuration's keys that say a member of CreateCluster's request; [] for one without a key."""
-    rows = [row for row in judgements_of_member(member) if row.verdict is Verdict.CONFIGURED]
+    rows = [row for row in judgements_of_member(member) if row.verdict is FieldVerdict.CONFIGURED]
     return list(dict.fromkeys(row.source for row in rows))
 
 
@@ -48,7 +48,7 @@ def _report_judged_fields(at: str, given: Mapping[str, Any], prefix: str) -> Ite
         if keys:
             names = ", ".join(dict.fromkeys(_name_beside_api(name, prefix) for name in keys))
             yield Finding("HPK-R001", f"{at}.{key}", "this field comes from a key of its own", f"Use {names}")
-        elif any(row.verdict is Verdict.REFUSED for row in rows):
+        elif any(row.verdict is FieldVerdict.REFUSED for row in rows):
             reason = rows[0].effect
             yield Finding("HPK-R002", f"{at}.{key}", f"it is not for clusters with Slurm: {reason}", "Remove it")
         elif key == "ClusterRole":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Iterator
+from typing import Iterator, Mapping
 
 from hyperpod_kit.aws.quotas import ALTOGETHER, PER_CLUSTER, Quota, cluster_quota_name
 from hyperpod_kit.config.settings.findings import INFO, WARNING, Finding
@@ -22,31 +22,40 @@ def check_quotas(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     for name, types in clusters.items():
         if name != settings.cluster.name:
             used_elsewhere.update(types)
-    requested: Counter[str] = Counter()
-    for group in settings.cluster.groups:
-        # Of a group with several types nobody knows beforehand how many nodes have which.
-        requested.update({name: group.count if len(group.types) == 1 else 0 for name in group.types})
-    for index, group in enumerate(settings.cluster.groups):
-        path = f"{TYPES}[{index}]"
-        for name in group.types:
-            if name not in requested:
-                continue  # said with an earlier group
-            count = requested.pop(name)
-            quota = applied.get(cluster_quota_name(name))
-            if quota is not None:
-                yield from _check_quota(path, quota, count, used_elsewhere[name], settings)
-            elif group.count:
-                yield Finding(
-                    "HPK-V602",
-                    f"{path}.{group.types_key}",
-                    f"SageMaker has no quota `{cluster_quota_name(name)}` in {settings.cluster.region}",
-                    "The type may not be there for clusters: AWS's page of HyperPod's regions and types says",
-                    WARNING,
-                )
+    yield from _check_quotas_of_types(settings, applied, used_elsewhere)
     total = sum(group.count for group in settings.cluster.groups)
     for name, used in ((PER_CLUSTER, 0), (ALTOGETHER, sum(used_elsewhere.values()))):
         if name in applied:
             yield from _check_quota(TYPES, applied[name], total, used, settings)
+
+
+def _check_quotas_of_types(
+    settings: Settings, applied: Mapping[str, Quota], used_elsewhere: Mapping[str, int]
+) -> Iterator[Finding]:
+    """Of a group with several types nobody knows beforehand how many nodes have which: each must have a quota."""
+    requested: Counter[str] = Counter()
+    for group in settings.cluster.groups:
+        requested.update(dict.fromkeys(group.instance_types, 0) or {group.instance_type: group.count})
+    for index, group in enumerate(settings.cluster.groups):
+        for name in group.types:
+            if name not in requested:
+                continue  # said with an earlier group
+            path, count = f"{TYPES}[{index}]", requested.pop(name)
+            quota = applied.get(cluster_quota_name(name))
+            if quota is not None:
+                yield from _check_quota(path, quota, count, used_elsewhere.get(name, 0), settings)
+            elif group.count:
+                yield _no_quota_finding(f"{path}.{group.types_key}", name, settings)
+
+
+def _no_quota_finding(path: str, instance_type: str, settings: Settings) -> Finding:
+    return Finding(
+        "HPK-V602",
+        path,
+        f"SageMaker has no quota `{cluster_quota_name(instance_type)}` in {settings.cluster.region}",
+        "The type may not be there for clusters: AWS's page of HyperPod's regions and types says",
+        WARNING,
+    )
 
 
 def check_secrets_exist(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:

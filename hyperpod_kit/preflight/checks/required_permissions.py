@@ -17,11 +17,8 @@ from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.config.settings.sourced import SourcedMount
 from hyperpod_kit.model.secrets import ARN
 from hyperpod_kit.preflight.mounts.registry import INQUIRIES
-from hyperpod_kit.preflight.permission import Account, Permission, sid_part_from_name
+from hyperpod_kit.preflight.permission import CLUSTER_LOGS, Account, Permission, sid_part_from_name
 from hyperpod_kit.preflight.placement import NodeRole
-
-CLUSTER_LOGS = "/aws/sagemaker/Clusters"
-"""Log group and metric namespace of every HyperPod cluster."""
 
 
 def required_permissions(settings: Settings, role: NodeRole) -> tuple[Permission, ...]:

@@ -15,7 +15,7 @@ import pytest
 from botocore.model import ServiceModel
 
 from hyperpod_kit.aws.service_contract import OPERATIONS, names_not_in_model, unjudged_names
-from hyperpod_kit.aws.verdicts import Judgement, Operation, Verdict
+from hyperpod_kit.aws.verdicts import FieldVerdict, Judgement, Operation
 from hyperpod_kit.cli.main import cli
 from hyperpod_kit.cli.views import finding_texts
 from hyperpod_kit.config.fields.fields import FIELDS
@@ -111,7 +111,7 @@ def test_a_configured_field_has_a_key_and_its_request_is_that_field() -> None:
     keys = {path for path in FIELDS if not path.startswith("hyperpod_kit.mounts[].")} | {"hyperpod_kit.mounts[]"}
     judged = {field for row in OPERATIONS["CreateCluster"].request for field in row.fields}
     properties = json.dumps(build_schema(limits=False))
-    configured = [row for _, row in rows() if row.verdict is Verdict.CONFIGURED]
+    configured = [row for _, row in rows() if row.verdict is FieldVerdict.CONFIGURED]
     assert len(configured) > 60
     for row in configured:
         key = row.source
@@ -126,7 +126,7 @@ def test_a_configured_field_has_a_key_and_its_request_is_that_field() -> None:
 
 def test_what_is_passed_through_or_refused_has_its_finding() -> None:
     for name, row in rows():
-        if row.verdict in (Verdict.PASSED_THROUGH, Verdict.REFUSED):
+        if row.verdict in (FieldVerdict.PASSED_THROUGH, FieldVerdict.REFUSED):
             assert finding_texts.texts_of(row.source), (name, row)
 
 
@@ -134,7 +134,10 @@ def test_commands_of_the_table_exist() -> None:
     known = set(cli.list_commands(click.Context(cli)))
     for name, operation in OPERATIONS.items():
         for row in rows_and_operation(operation):
-            if row.verdict not in (Verdict.CALLED, Verdict.READ, Verdict.ARGUMENT) or row.source == "all that list":
+            if (
+                row.verdict not in (FieldVerdict.CALLED, FieldVerdict.READ, FieldVerdict.ARGUMENT)
+                or row.source == "all that list"
+            ):
                 continue
             for source in row.source.split(", "):
                 command = re.match(r"[a-z-]+", source)

@@ -11,7 +11,7 @@ import pytest
 
 from hyperpod_kit.aws.service_contract import OPERATIONS
 from hyperpod_kit.aws.shapes import service_model
-from hyperpod_kit.aws.verdicts import Verdict
+from hyperpod_kit.aws.verdicts import FieldVerdict
 from hyperpod_kit.errors import Unreachable
 from hyperpod_rehearsal.sagemaker.listing import find_operation
 from tests.support.aws import ARN
@@ -172,7 +172,7 @@ def test_every_field_that_is_said_to_be_shown_is_shown(made: Cloud, hk: Hk) -> N
         "InstanceGroups[].CapacityRequirements.OnDemand",  # what nodes are where nothing is said
     }
     assert fields - shown - counts - same == set()
-    assert all(row.verdict is Verdict.READ for row in rows)
+    assert all(row.verdict is FieldVerdict.READ for row in rows)
 
 
 def leaves(value: Any, path: str = "") -> list[str]:

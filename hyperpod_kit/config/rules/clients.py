@@ -18,6 +18,13 @@ ARM = re.compile(r"ml\.([a-z]+\d+[a-z]*g[a-z]*\.|[^.]*-gb\d)")
 """AWS's names: a `g` behind the generation is Graviton (c7g, g5g; not g5), gb200 has Grace: both are arm64."""
 
 
+def instance_architecture(instance_type: str) -> str:
+    """Return the architecture of an instance type: a key of ARCHITECTURES."""
+    if ARM.match(instance_type):
+        return "arm64"
+    return "x86_64"
+
+
 def check_package_architectures(settings: Settings) -> Iterator[Finding]:
     """Its architecture is one that a package has."""
     for index, listed in enumerate(settings.packages):
@@ -117,9 +124,7 @@ def check_clients_cover_group_architectures(settings: Settings) -> Iterator[Find
             listed.setdefault(package.client, set()).add(package.arch)
     for index, group in enumerate(settings.cluster.groups):
         needed = {mount.traits.client for mount in settings.mounts if mount.is_carried_by(group.role, group.name)}
-        arch = "x86_64"
-        if ARM.match(group.instance_type):
-            arch = "arm64"
+        arch = instance_architecture(group.instance_type)
         for client in sorted(needed - {""}):
             if not listed.get(client, {arch}) & {arch, "all"}:
                 yield Finding(

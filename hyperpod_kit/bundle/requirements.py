@@ -60,7 +60,7 @@ def find_requirement_problems(settings: Settings) -> Iterator[Finding]:
             continue
         problem = _problem_of_lock(data)
         if problem:
-            yield Finding("HPK-O053", at, f"{name}: {problem}", f"Lock it: {_HINT}")
+            yield Finding("HPK-O053", at, f"{name} is not locked: {problem}", f"Lock it: {_HINT}")
             continue
         missing = _missing_requirements_of_kit(data)
         if missing:

@@ -14,6 +14,7 @@ import contextlib
 import hashlib
 import json
 import os
+import stat
 import threading
 import time
 from dataclasses import asdict, dataclass
@@ -126,14 +127,27 @@ def environment_digest(spec: EnvironmentSpec, runner: Runner) -> str:
 
 
 def _make_directories(spec: EnvironmentSpec) -> None:
+    """Make the directories, in one in which no other user can exchange them. Raises NodeError."""
+    place = os.path.dirname(spec.directory)
     try:
+        by_descriptor.make_directories(place, 0o755, shared=True)
+        status = os.stat(place)
+        others_write = status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX
+        if status.st_uid not in (0, os.geteuid()) or others_write:
+            raise NodeError(
+                f"{place} belongs to uid {status.st_uid} with mode {stat.S_IMODE(status.st_mode):o}: others could "
+                "exchange the training environment of all jobs",
+                hint=f"give {place} to the `owner` of the configuration, or name another `path`",
+            )
         for path in (spec.directory, f"{spec.directory}/{versions.VERSIONS}", spec.lease_directory):
             by_descriptor.make_directories(path, 0o755)
+    except NodeError:
+        raise
     except (HyperpodKitError, OSError) as err:
-        reason = getattr(err, "message", None) or f"{getattr(err, 'filename', spec.directory)}: {err}"
+        reason = getattr(err, "message", None) or str(err)
         raise NodeError(
             f"the owner of the training environment cannot make its directory: {clean_one_line(reason)}",
-            hint=f"install -d -o USER {os.path.dirname(spec.directory)}, where USER is `owner` in the configuration",
+            hint=f"install -d -o USER {place}, where USER is `owner` in the configuration",
         ) from err
 
 

@@ -111,13 +111,17 @@ def _require_mount_serves(node: Node, path: str) -> None:
 
 
 def _make_directory_for_owner(path: str, uid: int) -> bool:
-    """Make the directory, and give it to the owner; False where it is there, or where the file system refuses root. To
-    be called in a child. Raises Untrusted, OSError."""
+    """Make the directory, and give it to the owner; False where it is there, or where the file system refuses root:
+    then the owner makes it. To be called in a child. Raises Untrusted, OSError."""
     try:
         by_descriptor.make_parents(path)
         by_descriptor.make_directory(path, 0o755)
-        by_descriptor.set_owner(path, uid, -1)
     except (FileExistsError, PermissionError):
+        return False
+    try:
+        by_descriptor.set_owner(path, uid, -1)
+    except PermissionError:  # root_squash: it is nobody's
+        by_descriptor.remove_directory(path)
         return False
     return True
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import zipfile
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Dict, Iterator, List
@@ -30,6 +27,7 @@ from hyperpod_kit.node.machine.context import Node
 from hyperpod_kit.node.optional import training_environment
 from hyperpod_kit.node.slurm.lease import LeaseOwner
 from tests.support.wait import until
+from tests.support.wheels import make_wheel, sha256_of
 
 CHECKOUT = Path(__file__).parents[3]
 MACHINE = os.uname().machine
@@ -56,42 +54,16 @@ exec "{python}" "$@"
 """An interpreter that makes an environment, and then takes its time."""
 
 
-def wheel(directory: Path, name: str, version: str, text: str) -> Path:
-    """A wheel with one package of one module."""
-    module = name.replace("-", "_")
-    information = f"{module}-{version}.dist-info"
-    files = {
-        f"{module}/__init__.py": text,
-        f"{information}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
-        f"{information}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    record = ""
-    for path, content in files.items():
-        digest = base64.urlsafe_b64encode(hashlib.sha256(content.encode()).digest()).rstrip(b"=").decode()
-        record += f"{path},sha256={digest},{len(content)}\n"
-    files[f"{information}/RECORD"] = f"{record}{information}/RECORD,,\n"
-    directory.mkdir(parents=True, exist_ok=True)
-    file = directory / f"{module}-{version}-py3-none-any.whl"
-    with zipfile.ZipFile(file, "w") as archive:
-        for path, content in files.items():
-            archive.writestr(path, content)
-    return file
-
-
-def digest_of(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()
-
-
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
     """A bundle with the kit's wheel and a lock of one package that lies in a directory."""
-    package = wheel(tmp_path / "wheels", "train-code", "1.2", "ANSWER = 42\n")
+    package = make_wheel(tmp_path / "wheels", "train-code", "1.2", "ANSWER = 42\n")
     directory = tmp_path / "node/opt/hyperpod-kit/abc"
-    wheel(directory / "lib", "hyperpod-kit", KIT, "")
+    make_wheel(directory / "lib", "hyperpod-kit", KIT, "")
     (directory / "training_environment").mkdir()
     arch = training_environment.ARCHITECTURES[MACHINE]
     (directory / f"training_environment/{arch}.lock").write_text(
-        f"--no-index\n--find-links {tmp_path}/wheels\ntrain-code==1.2 \\\n    --hash=sha256:{digest_of(package)}\n"
+        f"--no-index\n--find-links {tmp_path}/wheels\ntrain-code==1.2 \\\n    --hash=sha256:{sha256_of(package)}\n"
     )
     (directory.parent / "current").symlink_to("abc")
     return directory
@@ -106,7 +78,7 @@ def spec(bundle: Path, tmp_path: Path) -> EnvironmentSpec:
         str(tmp_path / "fsx/environments/training"),
         MACHINE,
         str(lock),
-        digest_of(lock),
+        sha256_of(lock),
         str(kit),
         sys.executable,
         "",
@@ -194,8 +166,8 @@ def test_uv_makes_it(spec: EnvironmentSpec) -> None:
 
 @pytest.mark.full
 def test_a_package_with_another_hash_is_not_installed(spec: EnvironmentSpec, tmp_path: Path) -> None:
-    wheel(tmp_path / "wheels", "train-code", "1.2", "ANSWER = 43\n")
-    with pytest.raises(NodeError, match="DO NOT MATCH THE HASHES"):
+    make_wheel(tmp_path / "wheels", "train-code", "1.2", "ANSWER = 43\n")
+    with pytest.raises(NodeError, match="HASHES FROM THE REQUIREMENTS FILE"):
         maker.ensure_version(spec, lambda text: None)
     assert names(spec) == [], "what has failed is removed"
 
@@ -353,3 +325,27 @@ def test_the_owner_makes_it_and_root_runs_none_of_it(node: Node, tmp_path: Path)
     top = Path(node.paths.root, "fsx/environments")
     owners = {path.lstat().st_uid for path in (top, *top.rglob("*"))}
     assert owners == {65534}
+
+
+@pytest.mark.needs("root")
+@pytest.mark.parametrize(("uid", "mode"), [(4001, 0o755), (0, 0o777)])
+def test_a_directory_in_which_others_could_exchange_it_is_refused(node: Node, uid: int, mode: int) -> None:
+    place = Path(node.paths.root, "fsx/environments")
+    place.mkdir()
+    os.chown(place, uid, uid)
+    place.chmod(mode)
+    [(_, status, error)] = run(node)[:1]
+    assert status == "failed" and "others could exchange the training environment" in error
+    assert list(place.iterdir()) == []
+
+
+@pytest.mark.needs("root")
+def test_where_root_is_refused_the_owner_makes_the_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """root_squash as root meets it: what it makes is nobody's, and it may give nothing away."""
+
+    def refuse(path: str, user: int, group: int) -> None:
+        raise PermissionError(1, "Operation not permitted", path)
+
+    monkeypatch.setattr("hyperpod_kit.untrusted.by_descriptor.set_owner", refuse)
+    assert not training_environment._make_directory_for_owner(f"{tmp_path}/environments", 4001)
+    assert list(tmp_path.iterdir()) == [], "a directory of nobody's would keep the owner out"

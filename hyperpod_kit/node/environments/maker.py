@@ -156,16 +156,16 @@ def _make_or_await_version(
 ) -> Tuple[str, bool]:
     """Return the path of the complete version, and whether this node has made it. Raises NodeError."""
     watch = _LeaseWatch(spec)
+    made = False
     while True:
         version = versions.find_complete_version(spec.directory, spec.machine, digest)
         if version:
-            return version, False
+            return version, made
         watch.raise_if_maker_failed()
         generation = watch.try_take()
         if generation:
-            version = _make_under_lease(spec, digest, generation, end, runner, report)
-            if version:
-                return version, True
+            made = _make_under_lease(spec, digest, generation, end, runner, report)
+            continue
         if time.monotonic() > end:
             raise NodeError(
                 f"no complete version within {spec.timeout:g} s: {watch.maker_name()} has been making it",
@@ -221,15 +221,21 @@ class _LeaseWatch:
 
 def _make_under_lease(
     spec: EnvironmentSpec, digest: str, generation: int, end: float, runner: Runner, report: Report
-) -> str:
-    """Make the version, and release the lease; "" when another node has taken the lease meanwhile: what failed then
-    failed because that node has removed it. Raises NodeError, which the nodes that wait read too."""
+) -> bool:
+    """Make the version unless it is complete by now, and release the lease. Returns whether it was made: not when
+    another node has taken the lease meanwhile; what failed then failed because that node has removed it.
+
+    Raises NodeError, which the nodes that wait read too.
+    """
     try:
+        # Another node may have completed it and released the lease a moment ago.
+        if versions.find_complete_version(spec.directory, spec.machine, digest):
+            return False
         with _heartbeats(spec, generation):
             return _make_version(spec, digest, generation, end, runner, report)
     except (HyperpodKitError, OSError) as err:
         if not _has_lease(spec, generation):
-            return ""
+            return False
         reason = getattr(err, "message", None) or str(err)
         failure = f"{spec.node.host}: {clean_one_line(reason)} (attempt {os.urandom(4).hex()})"
         with contextlib.suppress(OSError, HyperpodKitError):
@@ -269,7 +275,7 @@ def _heartbeats(spec: EnvironmentSpec, generation: int) -> Iterator[None]:
 
 def _make_version(
     spec: EnvironmentSpec, digest: str, generation: int, end: float, runner: Runner, report: Report
-) -> str:
+) -> bool:
     versions.remove_unfinished_versions(spec.directory, spec.machine)
     name = f"{spec.machine}-{digest}-{os.urandom(4).hex()}"
     path = f"{spec.directory}/{versions.VERSIONS}/{name}"
@@ -280,7 +286,7 @@ def _make_version(
             _run_step(command, end, runner, report)
         versions.require_usable_version(runner, path, spec.kit_version)
         if not lease.write_heartbeat_if_still_owner(spec.lease_directory, generation, "complete"):
-            return ""
+            return False
         # By the descriptor: where another node has renamed the directory, the file does not complete a new one.
         atomic_file.write_atomically_in_directory(handle, versions.COMPLETE, digest.encode(), 0o644, durable=True)
     except NodeError:
@@ -288,7 +294,7 @@ def _make_version(
         raise
     finally:
         os.close(handle)
-    return path
+    return True
 
 
 def _run_step(command: List[str], end: float, runner: Runner, report: Report) -> None:

@@ -129,9 +129,12 @@ def _make_directory_for_owner(path: str, uid: int) -> bool:
 def _apply_training_environment(node: Node) -> StepOutcome:
     try:
         outcome = _ensure_version(node)
-    except HyperpodKitError as err:
-        write_if_different(node.paths.training_environment_failure, err.message + "\n")
-        raise
+    except (HyperpodKitError, OSError) as err:
+        reason = str(getattr(err, "message", err))
+        write_if_different(node.paths.training_environment_failure, reason + "\n")
+        if isinstance(err, HyperpodKitError):
+            raise
+        raise NodeError(reason, hint="hyperpod-kit node mounts; then: hyperpod-kit node apply") from err
     _delete_failure_note(node)
     return outcome
 

@@ -25,6 +25,7 @@ from hyperpod_kit.node.environments.maker import EnvironmentSpec
 from hyperpod_kit.node.health.warnings import warning_lines_about_node
 from hyperpod_kit.node.machine.context import Node
 from hyperpod_kit.node.optional import training_environment
+from hyperpod_kit.node.slurm import lease
 from hyperpod_kit.node.slurm.lease import LeaseOwner
 from tests.support.wait import until
 from tests.support.wheels import make_wheel, sha256_of
@@ -216,6 +217,21 @@ def test_two_makers_at_once_make_one_version(spec: EnvironmentSpec, tmp_path: Pa
     answers = [result(process) for process in both]
     assert sorted(answer["made"] for answer in answers) == [False, True]
     assert len({answer["path"] for answer in answers}) == 1 and len(names(spec)) == 1
+
+
+def test_a_lease_that_comes_after_the_version_is_complete_makes_nothing(
+    spec: EnvironmentSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = holding(spec, tmp_path)
+    (tmp_path / "hold").unlink()
+    take = lease.try_take_and_delete_older
+
+    def take_late(directory: str, generation: int, local: LeaseOwner) -> int:
+        assert result(started(spec, "b"))["made"]
+        return take(directory, generation + 1, local)
+
+    monkeypatch.setattr(lease, "try_take_and_delete_older", take_late)
+    assert not maker.ensure_version(spec, lambda text: None)["made"] and len(names(spec)) == 1
 
 
 def test_a_maker_that_pauses_comes_back_to_no_harm(spec: EnvironmentSpec, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ SYSTEMS = frozenset(
     """
     cat cd cp mkdir rm ls ln source . export eval test true set echo tee head tail jq grep sed kill chmod diff git ssh
     scp systemctl journalctl scontrol sinfo squeue scancel sbatch srun complete autoload compinit fish zsh bash
-    sleep done
+    sleep done uv conda
     """.split()  # noqa: SIM905
 )
 """The system's own, or Slurm's: that they exist is not ours to prove."""

@@ -130,7 +130,7 @@ COMMANDS: Dict[str, Trust] = {
         f"{ON_PATHS}, called by root {command.PATIENCE.longest / 60:.0f} minutes for a root; {JOB.waits}",
         "`squeue`, `sacct`, `scontrol`",
     ),
-    "job lint": Trust(CALLER, "the batch script that it is given", FILE_SYSTEM),
+    "job lint": Trust(CALLER, "the batch scripts and the configuration that it is given", FILE_SYSTEM),
     "job doctor": JOB,
     "job sweep": Trust("SlurmUser", "words of every job, field by field behind random marks", JOB.waits, SLURM),
     "job submit": JOB,

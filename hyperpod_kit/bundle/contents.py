@@ -8,7 +8,7 @@ lib.tar.gz  lib.tar.sha256                               the next three as one o
   lib/hyperpod_kit-….whl                                 the whole package, for jobs' environments (wheel.py)
 slurm/…                                                  what Slurm starts
 units/<unit>  node_config.json                           rendered from the configuration
-packages/…  scripts/…                                    files that the configuration names
+packages/…  scripts/…  training_environment/…            files that the configuration names
 provisioning_parameters.json                             on_create mode only
 SHA256SUMS  bundle.json                                  written last
 """

@@ -12,7 +12,7 @@ from typing import Any, Mapping, Optional
 
 import jinja2
 
-from hyperpod_kit.bundle import archive, contents, manifest, packages, portable, scripts, sources, wheel
+from hyperpod_kit.bundle import archive, contents, manifest, packages, portable, requirements, scripts, sources, wheel
 from hyperpod_kit.config.emit import provisioning_parameters_json_if_on_create
 from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.errors import BundleError
@@ -69,6 +69,7 @@ def render(settings: Settings, origin: Optional[sources.Sources] = None) -> Bund
     files[f"{archive.LIBRARY}{wheel_name}"] = wheel_data
     files.update(packages.read_packages_given_as_files(settings))
     files.update(scripts.read_custom_script_files(settings))
+    files.update(requirements.read_requirement_files(settings))
     files[NODE_CONFIG] = config.to_json().encode()
     legacy = provisioning_parameters_json_if_on_create(settings)
     if legacy is not None:

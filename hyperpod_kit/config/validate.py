@@ -30,6 +30,7 @@ from hyperpod_kit.config.rules import (
     shares,
     slurm_state,
     steps,
+    training_environment,
     users,
 )
 from hyperpod_kit.config.settings.findings import INFO, Finding, is_key_path_at_or_inside
@@ -97,6 +98,9 @@ RULES: tuple[Rule, ...] = (
     steps.check_log_keep_and_exporter_port,
     steps.check_device_checks_have_gate_and_devices,
     steps.check_host_key_mount,
+    training_environment.check_environment_place,
+    training_environment.check_environment_requirements,
+    training_environment.check_environment_owner_and_time,
     health.check_health_timing_and_textfile_directory,  # HPK-H
 )
 

@@ -177,6 +177,33 @@ class DeviceChecks:
 
 
 @dataclass(frozen=True)
+class TrainingEnvironment:
+    """A Python environment for jobs, on login and compute nodes.
+
+    path: the directory that it is made in, on a mount or on a node's own disk; requirements: architecture (of
+    model/clients.py) -> lock file beside the configuration; name: of its directory in `path`; python: the interpreter
+    on the nodes; owner: the user who makes it and whose files they are; timeout: seconds that a node may take.
+    """
+
+    path: str
+    requirements: Mapping[str, str] = field(default_factory=dict)
+    name: str = "training"
+    python: str = "/usr/bin/python3"
+    owner: str = LOGIN_USER
+    timeout: float = 900.0
+
+    @property
+    def directory(self) -> str:
+        """Where its versions and links are."""
+        return f"{self.path}/{self.name}"
+
+
+def requirements_bundle_path(architecture: str) -> str:
+    """Where a bundle has the lock file of the training environment for an architecture."""
+    return f"training_environment/{architecture}.lock"
+
+
+@dataclass(frozen=True)
 class OptionalSteps:
     """What is on. Only that is written, so that a bundle without any does not change."""
 
@@ -194,6 +221,7 @@ class OptionalSteps:
     pam_slurm_adopt: Optional[PamSlurmAdopt] = None
     sssd: Optional[Sssd] = None
     device_checks: Optional[DeviceChecks] = None
+    training_environment: Optional[TrainingEnvironment] = None
 
     @property
     def enabled_step_names(self) -> Tuple[str, ...]:

@@ -176,6 +176,14 @@ DOCUMENT: dict[str, Any] = {
                 "sudo": ["admins"],
             },
             "device_checks": {"action": "replace", "gate": True, "dcgm": True, "efa": True},
+            "training_environment": {
+                "path": "/scratch/environments",
+                "requirements": {"x86_64": "requirements.lock"},
+                "name": "training",
+                "python": "/usr/bin/python3.12",
+                "owner": "trainer",
+                "timeout": 600,
+            },
         },
         "clients": [
             {

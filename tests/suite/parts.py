@@ -67,6 +67,7 @@ OWN_CLUSTERS = tuple(
         "optional_steps",
         "shares",
         "slurm_guard",
+        "training_environment",
     )
 )
 """Long tests that boot a cluster for themselves."""

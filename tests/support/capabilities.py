@@ -321,6 +321,7 @@ CAPABILITIES: Dict[str, Capability] = {
     **{name: Capability(partial(module, name), is_installed=True) for name in MODULES},
     # Half a gigabyte for one test of how pages look.
     "chromium": Capability(partial(program, "chromium")),
+    "uv": Capability(partial(program, "uv")),
     **{name: Capability(partial(module, name)) for name in OWN_EXTRAS},
 }
 

@@ -105,15 +105,19 @@ def _query_account_facts_unless_region_wrong(checked: Checked) -> Optional[Accou
 
 def _all_findings(checked: Checked, facts: Optional[AccountFacts]) -> Sequence[Finding]:
     """List the findings of the rules, of the files that it names and of the preflight, in the order of the file."""
-    from hyperpod_kit.bundle import scripts
+    from hyperpod_kit.bundle import requirements, scripts
 
-    script_findings = [
+    settings = checked.settings
+    file_findings = [
         finding
-        for finding in scripts.find_custom_script_problems(checked.settings)
+        for finding in (
+            *scripts.find_custom_script_problems(settings),
+            *requirements.find_requirement_problems(settings),
+        )
         if checked.has_no_error_in_or_around(finding.path)
     ]
     if facts is None:
-        return checked.with_positions_in_file_order([*checked.findings, *script_findings])
+        return checked.with_positions_in_file_order([*checked.findings, *file_findings])
     from hyperpod_kit.preflight.run.check import run_all_preflight_checks
 
     # Where a rule has found an error, what AWS says about the value is an echo of it.
@@ -122,7 +126,7 @@ def _all_findings(checked: Checked, facts: Optional[AccountFacts]) -> Sequence[F
         for finding in run_all_preflight_checks(checked.settings, facts)
         if checked.has_no_error_in_or_around(finding.path)
     ]
-    return checked.with_positions_in_file_order([*checked.findings, *script_findings, *live])
+    return checked.with_positions_in_file_order([*checked.findings, *file_findings, *live])
 
 
 def _print_findings(config: Path, findings: Sequence[Finding]) -> None:

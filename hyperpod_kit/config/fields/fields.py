@@ -171,6 +171,53 @@ STEP_FIELDS: Mapping[str, Field] = {
     ".device_checks.gate": Field("The Prolog looks too, and lets no job start on a node with a fault."),
     ".device_checks.dcgm": Field("The Prolog also runs `dcgmi diag -r 1`, for 20 s at most."),
     ".device_checks.efa": Field("EFA devices are counted; false where fewer are attached than the instance type has."),
+    ".training_environment": Field(
+        "A Python environment for jobs with this kit in it, made once from a lock file and checked at each login and "
+        "compute node."
+    ),
+    ".training_environment.path": Field(
+        "Directory that it is made in: on a mount that all login and compute nodes have, or below /opt or /var/lib on "
+        "each node's own disk.",
+        pattern=Pattern(
+            "HPK-O041",
+            r"(/[A-Za-z0-9_-][A-Za-z0-9._-]*){1,12}",
+            "`{value}` is not an absolute path",
+            "Write it like /fsx/environments",
+        ),
+    ),
+    ".training_environment.requirements": Field(
+        "Lock files with hashes beside the configuration, by architecture: x86_64, arm64."
+    ),
+    ".training_environment.name": Field(
+        "Name of its directory in `path`.",
+        pattern=Pattern(
+            "HPK-O042",
+            patterns.MOUNT_NAME,
+            "`{value}` is not the name of an environment",
+            "Use 1 to 40 lower-case letters, digits and hyphens, no hyphen first",
+        ),
+    ),
+    ".training_environment.python": Field(
+        "The interpreter, which all login and compute nodes have.",
+        pattern=Pattern(
+            "HPK-O043",
+            r"(/[A-Za-z0-9_-][A-Za-z0-9._-]*){1,12}",
+            "`{value}` is not the absolute path of an interpreter",
+            "Write it like /usr/bin/python3.12",
+        ),
+    ),
+    ".training_environment.owner": Field(
+        "The user who makes it and whose files they are; who can act as this user decides what jobs run.",
+        pattern=Pattern(
+            "HPK-O044",
+            rf"(?!root$){patterns.USER_NAME}",
+            "`{value}` is not a user who could own it",
+            "Name a user other than root: packages are not run as root, and shared mounts may refuse root",
+        ),
+    ),
+    ".training_environment.timeout": Field(
+        "Seconds that a node may take to make it, or to wait for the node that does."
+    ),
 }
 
 

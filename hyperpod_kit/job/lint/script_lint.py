@@ -10,7 +10,7 @@ import shlex
 from typing import Callable, Iterator, List, Tuple
 
 from hyperpod_kit.environment import HPK_CHECKPOINT_ROOT
-from hyperpod_kit.job.lint import lint_captures, lint_parts
+from hyperpod_kit.job.lint import lint_captures, lint_environment, lint_parts
 from hyperpod_kit.job.lint.lint_finding import LintFinding
 from hyperpod_kit.job.lint.lint_parts import NODE_LOCAL
 from hyperpod_kit.job.lint.script import Command, Script, lines_of_variables_set, minutes
@@ -117,10 +117,14 @@ WARN_SECONDS = 60
 """Slurm may send --signal up to 60 s early or late (man sbatch), and the step gets 90 s to save."""
 
 
-def lint(script: Script, read_file: lint_captures.Reader = lambda name: None) -> List[LintFinding]:
-    """Return all findings, by line. `read_file`: returns the text of a file that a command names."""
+def lint(
+    script: Script, read_file: lint_captures.Reader = lambda name: None, environment: str = ""
+) -> List[LintFinding]:
+    """Return all findings, by line. `read_file`: returns the text of a file that a command names; `environment`:
+    directory of the training environment that the nodes have, "" for none."""
     findings = [finding for rule in RULES for finding in rule(script)]
     findings += lint_captures.find_manager_argument_problems(script, read_file)
+    findings += lint_environment.find_environment_problems(script, environment)
     return sorted(findings, key=lambda finding: (finding.line, finding.code))
 
 

@@ -16,7 +16,7 @@ from hyperpod_kit.errors import Absent, HyperpodKitError, RunError, Unreachable,
 from hyperpod_kit.job.goodput import job_time, rank_at_hand, root_time, scalars, show, standing
 from hyperpod_kit.job.goodput.job_time import JobTime
 from hyperpod_kit.job.goodput.time_table import table_of
-from hyperpod_kit.job.lint import doctor, doctor_look, lint_captures, script, script_lint
+from hyperpod_kit.job.lint import doctor, doctor_look, lint_captures, lint_environment, script, script_lint
 from hyperpod_kit.job.records import job_index, ledger, state_place
 from hyperpod_kit.job.status import attempt_table, saves, status_page, timeline
 from hyperpod_kit.run import LocalRunner, Runner
@@ -207,14 +207,16 @@ def _not_noted(job: str) -> Absent:
 
 
 def lint_command(args: argparse.Namespace) -> int:
-    """Print the findings about batch scripts; returns 1 when there are any, else 0. Raises Absent."""
+    """Print the findings about batch scripts; returns 1 when there are any, else 0. Raises Absent, UsageError."""
     file_findings = []
+    environment = _training_environment(args.config)
     for file in args.files:
         try:
             text = _text(file)
         except (OSError, Untrusted, UnicodeDecodeError) as err:
             raise Absent(f"cannot read {file}: {err}") from err
-        file_findings += [(file, finding) for finding in script_lint.lint(script.parse(text), _beside(file))]
+        findings = script_lint.lint(script.parse(text), _beside(file), environment)
+        file_findings += [(file, finding) for finding in findings]
     if args.json:
         terminal.print_json([{"file": file, **dataclass_to_json(finding)} for file, finding in file_findings], indent=2)
     else:
@@ -223,6 +225,26 @@ def lint_command(args: argparse.Namespace) -> int:
     if file_findings:
         return 1
     return 0
+
+
+def _training_environment(config: Optional[str]) -> str:
+    """Return the directory of the training environment that a configuration has, or this node's bundle; "" for none.
+
+    Raises Absent, UsageError.
+    """
+    try:
+        text = _text(config or lint_environment.NODE_CONFIG)
+    except (OSError, Untrusted, UnicodeDecodeError) as err:
+        if config is None:
+            return ""
+        raise Absent(f"cannot read {config}: {err}") from err
+    try:
+        return lint_environment.environment_directory(text, _MOST_SOURCE)
+    except ValueError as err:
+        raise UsageError(
+            f"{config or lint_environment.NODE_CONFIG} is no configuration in JSON: {err}",
+            hint="hyperpod-kit render --output DIR writes one: DIR/node_config.json",
+        ) from err
 
 
 def _text(file: str) -> str:

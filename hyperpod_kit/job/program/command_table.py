@@ -96,8 +96,16 @@ JOB = GroupSpec(
             "What in a batch script will keep a job from coming back.",
             f"{_LOOK}:lint_command",
             arguments=(ArgumentSpec("files", "FILE", count="+"),),
-            options=(_JSON,),
-            examples=("train.sbatch", "slurm/jobs/*.sbatch --json"),
+            options=(
+                OptionSpec(
+                    "--config",
+                    "With the training environment: a configuration in JSON, or a bundle's node_config.json. Default: "
+                    "that of this node.",
+                    "FILE",
+                ),
+                _JSON,
+            ),
+            examples=("train.sbatch", "--config provisioning_parameters.json slurm/jobs/*.sbatch --json"),
         ),
         CommandSpec(
             "doctor",

@@ -25,6 +25,7 @@ from hyperpod_kit.node.optional import (
     pyxis,
     ssh_between_nodes,
     sssd,
+    training_environment,
 )
 from hyperpod_kit.node.optional.optional_step import OptionalStep, steps_to_undo, undo_leftovers
 from hyperpod_kit.node.packets import packet_rules
@@ -57,6 +58,7 @@ AFTER_MOUNTS_STEPS: Tuple[OptionalStep, ...] = (
     sssd.STEP,
     pam_slurm_adopt.STEP,
     device_checks.STEP,
+    training_environment.STEP,
 )
 """Those that run in this order when all mounts are there; the two of accounting run around Slurm's own steps."""
 

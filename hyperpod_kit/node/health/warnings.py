@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import List, Mapping, Optional
 
 from hyperpod_kit.node.machine.context import Node
+from hyperpod_kit.node.machine.files import read_text
 from hyperpod_kit.node.mounts.protect import find_unprotected
 from hyperpod_kit.node.observe import health_record
 from hyperpod_kit.node.packets import packet_rules
@@ -29,7 +30,16 @@ def warning_lines_about_node(node: Node, access_refusals: Optional[Mapping[str, 
         from hyperpod_kit.node.devices import record as devices  # off by default, and dear to import
 
         lines += devices.recorded_finding_lines(node)
+    if node.config.steps.training_environment is not None:
+        lines += _recorded_environment_failure(node)
     return lines
+
+
+def _recorded_environment_failure(node: Node) -> List[str]:
+    failure = read_text(node.paths.training_environment_failure)
+    if failure is None:
+        return []
+    return [f"no usable training environment here: {failure.strip()}; then: hyperpod-kit node apply"]
 
 
 def _recorded_access_refusals(node: Node) -> List[str]:

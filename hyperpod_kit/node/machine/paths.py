@@ -107,6 +107,11 @@ class NodePaths:
         return self.under_root(f"/var/lib/hyperpod-kit/steps/{name}/done")
 
     @property
+    def training_environment_failure(self) -> str:
+        """File that says why this node has no usable training environment; absent when it has one."""
+        return self.under_root("/var/lib/hyperpod-kit/steps/training-environment/failed")
+
+    @property
     def package_cache(self) -> str:
         """Packages of mount clients on their way from a URL to apt."""
         return self.under_root("/var/cache/hyperpod-kit/packages")

@@ -80,6 +80,7 @@ STEPS = "hyperpod_kit.steps"
 G = "hyperpod_kit.groups"
 SQL = {"host": "db", "secret_arn": "arn:aws:secretsmanager:us-east-1:111122223333:secret:db-a1b2c3"}
 ACCOUNTS = f"{STEPS}.accounting"
+ENVIRONMENT = f"{STEPS}.training_environment"
 LDAP = {"uri": "ldaps://ldap.example.com", "search_base": "dc=example,dc=com"}
 
 
@@ -94,6 +95,11 @@ def with_gpus(values: dict[str, Any]) -> None:
 
 def step(**steps: Any) -> Change:
     return kit(steps=steps)
+
+
+def environment(**fields: Any) -> Change:
+    """A training environment on the example's Lustre."""
+    return step(training_environment={"path": "/fsx/environments", "requirements": {"x86_64": "a.lock"}, **fields})
 
 
 def accounting(*accounts: Any, **fields: Any) -> Change:
@@ -539,6 +545,24 @@ CASES: list[tuple[str, str, Change]] = [
     ("HPK-O023", f"{STEPS}.device_checks.action", both(step(device_checks={"action": "explode"}), with_gpus)),
     ("HPK-O039", f"{STEPS}.device_checks.dcgm", both(step(device_checks={"gate": False, "dcgm": True}), with_gpus)),
     ("HPK-O040", f"{STEPS}.device_checks", step(device_checks={})),
+    ("HPK-O041", f"{ENVIRONMENT}.path", environment(path="fsx/environments")),
+    ("HPK-O041", f"{ENVIRONMENT}.path", environment(path="/fsx/../etc")),
+    ("HPK-O042", f"{ENVIRONMENT}.name", environment(name="Training")),
+    ("HPK-O043", f"{ENVIRONMENT}.python", environment(python="python3")),
+    ("HPK-O044", f"{ENVIRONMENT}.owner", environment(owner="root")),
+    ("HPK-O045", f"{ENVIRONMENT}.path", environment(path="/fxs/environments")),
+    ("HPK-O046", f"{ENVIRONMENT}.path", both(environment(path="/mnt/data/environments"), mount(1, **WRITES))),
+    ("HPK-O046", f"{ENVIRONMENT}.path", both(environment(path="/fsx2/x"), add_mount(**LUSTRE, roles=["login"]))),
+    ("HPK-O047", f"{ENVIRONMENT}.requirements.x64", environment(requirements={"x86_64": "a.lock", "x64": "a.lock"})),
+    ("HPK-O048", f"{ENVIRONMENT}.requirements", environment(requirements={"arm64": "a.lock"})),
+    ("HPK-O048", f"{ENVIRONMENT}.requirements", both(environment(), group(1, instance_type="ml.c7g.4xlarge"))),
+    ("HPK-O049", f"{ENVIRONMENT}.owner", environment(owner="somebody")),
+    ("HPK-O050", f"{ENVIRONMENT}.timeout", environment(timeout=1300)),
+    (
+        "HPK-O051",
+        f"{ENVIRONMENT}.timeout",
+        both(environment(), kit(scripts=[{"name": "own", "path": "a.sh", "timeout": 400}])),
+    ),
     ("HPK-O028", f"{STEPS}.ssh_between_nodes.mount", step(ssh_between_nodes={"mount": "data"})),
     ("HPK-A001", "hyperpod_kit.secrets[0].name", kit(secrets=[{**SECRET, "name": "Db password"}])),
     ("HPK-A002", "hyperpod_kit.secrets[1].name", kit(secrets=[SECRET, SECRET])),

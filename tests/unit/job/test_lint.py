@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_kit.errors import Absent
+from hyperpod_kit.errors import Absent, UsageError
 from hyperpod_kit.job import cli
-from hyperpod_kit.job.lint import lint_captures, lint_parts, script, script_lint
+from hyperpod_kit.job.lint import lint_captures, lint_environment, lint_parts, script, script_lint
 
 JOBS = Path(__file__).parents[3] / "slurm" / "jobs"
 RUN = "exec hyperpod-kit job run --checkpoint-root /fsx/run -- python train.py"
@@ -112,9 +112,9 @@ def test_a_rule_finds_what_it_is_for(code: str, text: str, line: int) -> None:
 
 def test_every_rule_has_a_case() -> None:
     sources = (
-        Path(module.__file__ or "").read_text() for module in (script_lint, lint_captures, script_lint, lint_parts)
+        Path(module.__file__ or "").read_text() for module in (script_lint, lint_captures, lint_environment, lint_parts)
     )
-    assert {code for code, _, _ in CASES} | {code for code, _, _ in CAPTURES} == {
+    assert {code for code, *_ in (*CASES, *CAPTURES, *ENVIRONMENTS)} == {
         code for text in sources for code in re.findall(r'"(J\d{3})"', text)
     }
 
@@ -156,6 +156,68 @@ def test_a_managers_arguments_are_looked_at(code: str, trainer: str, head: tuple
 def test_what_cannot_be_judged_is_left_alone(trainer: str) -> None:
     text = made(head=(*HEAD, "#SBATCH --nodes=2"))
     assert script_lint.lint(script.parse(text), lambda name: trainer if name == "train.py" else None) == []
+
+
+ENVIRONMENT = "/fsx/environments/training"
+ENVIRONMENTS = [
+    ("J034", ("source /home/me/venv/bin/activate", RUN), 5),
+    ("J034", ('. "/fsx/environments/training-old/bin/activate"', RUN), 5),
+    ("J034", ("source /opt/conda/bin/activate && conda activate llama", RUN), 5),
+    ("J034", ('eval "$(conda shell.bash hook)"', "conda activate llama", RUN), 6),
+    ("J035", (RUN,), 5),
+    ("J035", (RUN.replace("python train.py", "/usr/bin/python3 -u train.py"),), 5),
+    ("J035", (f"source {ENVIRONMENT}/x86_64/bin/activate", RUN.replace("python", "/opt/py/bin/torchrun")), 6),
+    ("J035", ("export HPK_CHECKPOINT_ROOT=/fsx/run", "srun -K torchrun train.py"), 6),
+    ("J036", (RUN.replace("python", f"{ENVIRONMENT}/x86_64/bin/python"),), 5),
+    ("J036", (f"export PATH={ENVIRONMENT}/$(uname -m)/bin:$PATH", RUN), 5),
+]
+
+
+@pytest.mark.parametrize(("code", "lines", "line"), ENVIRONMENTS)
+def test_another_python_than_the_training_environments_is_found(code: str, lines: tuple[str, ...], line: int) -> None:
+    parsed = script.parse(made(*lines))
+    found = [finding for finding in script_lint.lint(parsed, environment=ENVIRONMENT) if finding.code > "J033"]
+    assert {(finding.code, finding.line) for finding in found} == {(code, line)}
+    assert all(f"source {ENVIRONMENT}/$(uname -m)/bin/activate" in finding.hint for finding in found)
+    assert not [finding for finding in script_lint.lint(parsed) if finding.code > "J033"], "without a configuration"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (f"source {ENVIRONMENT}/$(uname -m)/bin/activate", RUN),
+        (f'. "{ENVIRONMENT}/x86_64/bin/activate"', RUN.replace("python", "torchrun --nproc-per-node 8")),
+        (f"source {ENVIRONMENT}/versions/x86_64-0123-4567/bin/activate", RUN),
+        ('source "$MY_ENVIRONMENT/bin/activate"', RUN),
+        (contained("--container-mounts=/fsx --container-workdir=/fsx/me"),),
+        (by_script("podman run --env-host --ipc=host --pid=host --net=host -v /fsx:/fsx image"),),
+        (RUN.replace("python train.py", "./train.sh"),),
+        ("python3 prepare.py", f"source {ENVIRONMENT}/x86_64/bin/activate", RUN),
+        (RUN.replace("python", f"{ENVIRONMENT}/versions/x86_64-0123-4567/bin/python"),),
+    ],
+)
+def test_the_training_environment_and_what_cannot_be_judged_are_left_alone(lines: tuple[str, ...]) -> None:
+    found = script_lint.lint(script.parse(made(*lines)), environment=ENVIRONMENT)
+    assert [finding.code for finding in found if finding.code > "J033"] == []
+
+
+def test_the_environment_is_that_of_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "job").write_text(made())
+    config = tmp_path / "config.json"
+    environment = {"training_environment": {"path": "/fsx/environments"}}
+    for values in ({"hyperpod_kit": {"steps": environment}}, {"steps": {**environment, "docker": {}}}):
+        config.write_text(json.dumps(values))
+        assert cli.main(["lint", "--config", str(config), str(tmp_path / "job")]) == 1
+        assert "J035" in capsys.readouterr().out
+    for text in ("{}", '{"steps": {}}', '{"steps": {"training_environment": null}}'):
+        config.write_text(text)
+        assert cli.main(["lint", "--config", str(config), str(tmp_path / "job")]) == 0
+    for text in ("steps: {}", "[]", '{"steps": []}', '{"steps": {"training_environment": {"path": 1}}}'):
+        config.write_text(text)
+        with pytest.raises(UsageError, match="no configuration in JSON"):
+            cli.main(["lint", "--config", str(config), str(tmp_path / "job")])
+    with pytest.raises(Absent, match="cannot read"):
+        cli.main(["lint", "--config", str(tmp_path / "none.json"), str(tmp_path / "job")])
 
 
 @pytest.mark.parametrize(

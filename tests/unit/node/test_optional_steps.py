@@ -30,6 +30,7 @@ from hyperpod_kit.model.optional_steps import (
     SlurmAccount,
     SshBetweenNodes,
     Sssd,
+    TrainingEnvironment,
 )
 from hyperpod_kit.model.secrets import Secret
 from hyperpod_kit.node.creation.apply import apply
@@ -66,6 +67,7 @@ EACH = OptionalSteps(
     PamSlurmAdopt(),
     Sssd("ldaps://ldap", "dc=b"),
     DeviceChecks(),
+    TrainingEnvironment("/fsx/environments", {"x86_64": "requirements.lock"}),
 )
 SIMPLE = {
     "log_rotation": (log_rotation.STEP, LogRotation(), {"/etc/hyperpod-kit/logrotate.conf"}),

@@ -1,0 +1,155 @@
+"""The training environment on a cluster of four machines, by the real uv: made once, found by a node that is replaced.
+
+uv and the wheels come to the nodes as they do where there is no package index: by a script of one's own.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from typing import Any, Dict, Iterator, List
+
+import pytest
+from driver import CONFIG, Driver, wait_until
+
+from tests.support.wheels import make_wheel, sha256_of
+
+pytestmark = [
+    pytest.mark.full,  # minutes of machines of its own
+    pytest.mark.needs("uv"),
+]
+
+NAME = "environments"
+TOP = "/fsx/environments/training"
+BRING = """\
+#!/bin/bash
+set -e
+mkdir -p /opt/wheels
+cp *.whl /opt/wheels/
+install -m 0755 uv /usr/local/bin/uv
+"""
+
+
+class Site:
+    """The cluster `environments` of the session's rehearsal."""
+
+    def __init__(self, driver: Driver, beside: Path) -> None:
+        self.driver, self.beside, self.config = driver, beside, beside / "config.json"
+
+    def nodes(self, group: str) -> List[str]:
+        found = self.driver.data("list-cluster-nodes", str(self.config))["nodes"]
+        return [node["instance_id"] for node in found if node["group"] == group and node["status"] == "Running"]
+
+    @property
+    def head(self) -> str:
+        return self.nodes("controller-machine")[0]
+
+    @property
+    def workers(self) -> List[str]:
+        return self.nodes("worker-group")
+
+    def on(self, command: str, node: str, user: str = "") -> str:
+        line = f"cd /tmp; exec 2>&1; {command}"
+        words = f"runuser -u {user} -- bash -c {shlex.quote(line)}" if user else line
+        return self.driver.on(node, words, check=False, timeout=300).strip()
+
+    def step(self, node: str) -> Dict[str, Any]:
+        """The last line of the step in provisioning.log."""
+        lines = self.on("grep '^{' /var/log/provision/provisioning.log", node).splitlines()
+        return [entry for entry in map(json.loads, lines) if entry["step"] == "training-environment"][-1]
+
+    def lock(self, version: str) -> None:
+        """A lock file of this version of the one package."""
+        file = make_wheel(self.beside / "bring", "train-code", version, f"VERSION = {version!r}\n")
+        (self.beside / "requirements.lock").write_text(
+            f"--no-index\n--find-links /opt/wheels\ntrain-code=={version} --hash=sha256:{sha256_of(file)}\n"
+        )
+
+    def all_idle(self) -> None:
+        wait_until(
+            "idle nodes", lambda: self.on("sinfo -h -o %t | sort -u", self.head).split() == ["idle"], timeout=240
+        )
+
+    def version_in_a_job(self) -> List[str]:
+        """What ranks on all workers import."""
+        ranks = "python -c 'import hyperpod_kit, train_code; print(train_code.VERSION)'"
+        job = f"source {TOP}/$(uname -m)/bin/activate; srun -Q -N3 -t2 {ranks}"
+        return self.on(job, self.head, "trainer").split()
+
+
+@pytest.fixture(scope="module")
+def site(endpoint: Driver, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    beside = tmp_path_factory.mktemp("environments")
+    (beside / "bring").mkdir()
+    (beside / "bring/install.sh").write_text(BRING)
+    uv = shutil.which("uv", path=f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin")
+    assert uv is not None
+    shutil.copy(uv, beside / "bring/uv")
+    site = Site(endpoint, beside)
+    site.lock("1.0")
+    values: Dict[str, Any] = json.loads(CONFIG.read_text())
+    kit = values["hyperpod_kit"]
+    kit["cluster"]["name"] = NAME
+    kit["cluster"]["instance_groups"][1]["count"] = 3
+    kit["scripts"] = [{"name": "bring", "path": "bring", "run": "install.sh", "when": "before-mounts"}]
+    kit["steps"] = {
+        "training_environment": {
+            "path": "/fsx/environments",
+            "requirements": {"x86_64": "requirements.lock", "arm64": "requirements.lock"},
+        }
+    }
+    site.config.write_text(json.dumps(values))
+    endpoint.kit("validate", str(site.config))
+    endpoint.kit("upload", str(site.config))
+    try:
+        endpoint.kit("create-cluster", str(site.config), "--wait", timeout=900)
+        yield site
+    finally:
+        endpoint.kit("delete-cluster", "--cluster", NAME, "--yes", check=False)
+        wait_until(
+            "end of the cluster",
+            lambda: NAME not in endpoint.kit("list-clusters", "--json", check=False),
+            timeout=240,
+        )
+
+
+def test_one_worker_makes_it_and_the_others_find_it(site: Site) -> None:
+    site.all_idle()
+    steps = [site.step(node) for node in site.workers]
+    assert [step["status"] in ("ok", "changed") for step in steps] == [True] * 3, steps
+    assert sum("made " in step["detail"] for step in steps) == 1, steps
+    assert len(site.on(f"ls {TOP}/versions", site.workers[0]).split()) == 1
+    assert site.on(f"stat -c %U {TOP}/versions/*/bin/activate", site.workers[0]) == "ubuntu"
+    assert site.version_in_a_job() == ["1.0"] * 3
+    assert not site.on("ls -d /fsx/environments 2>/dev/null && hyperpod-kit node plan | grep training", site.head)
+
+
+def test_a_replaced_worker_finds_it(site: Site) -> None:
+    version = site.on(f"readlink -f {TOP}/$(uname -m)", site.head)
+    old = site.workers[0]
+    site.driver.kit("rehearse", "kill-node", "--name", site.driver.name, old)
+    wait_until("another worker", lambda: old not in site.workers, timeout=120)
+    wait_until("three of them", lambda: len(site.workers) == 3, timeout=400, every=2.0)
+    site.all_idle()
+    for node in site.workers:
+        step = site.step(node)
+        assert step["status"] in ("ok", "changed") and version in step["detail"], step
+    assert len(site.on(f"ls {TOP}/versions", site.head).split()) == 1, "none was made again"
+    assert site.version_in_a_job() == ["1.0"] * 3
+
+
+def test_a_job_keeps_its_version_when_there_is_a_newer_one(site: Site) -> None:
+    ranks = "python -c 'import time; time.sleep(90); import train_code; print(train_code.VERSION)'"
+    wrapped = f"source {TOP}/$(uname -m)/bin/activate; srun -Q {ranks}"
+    job = site.on(f"sbatch --parsable -N3 -o /fsx/kept.out --wrap {shlex.quote(wrapped)}", site.head, "trainer")
+    wait_until("its start", lambda: "RUNNING" in site.on(f"squeue -h -j {job} -o %T", site.head), timeout=60)
+    site.lock("2.0")
+    site.driver.kit("upload", str(site.config))
+    site.driver.kit("rollout", "start", str(site.config), "--yes", "--batch", "3", timeout=900)
+    wait_until("its end", lambda: not site.on(f"squeue -h -j {job} -o %T", site.head), timeout=240)
+    assert site.on("cat /fsx/kept.out", site.head).split() == ["1.0"] * 3
+    assert site.version_in_a_job() == ["2.0"] * 3
+    assert len(site.on(f"ls {TOP}/versions", site.head).split()) == 2

@@ -43,7 +43,7 @@ def swept(capsys: pytest.CaptureFixture[str]) -> List[Dict[str, Any]]:
     """What root's sweep did."""
     capsys.readouterr()
     assert cli.main(["sweep", "--json"]) == 0
-    found: List[Dict[str, Any]] = json.loads(capsys.readouterr().out)
+    found: List[Dict[str, Any]] = json.loads(capsys.readouterr().out)["jobs"]
     return found
 
 

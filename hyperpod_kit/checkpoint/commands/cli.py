@@ -14,6 +14,7 @@ from hyperpod_kit.checkpoint.commands.table import format_byte_count
 from hyperpod_kit.checkpoint.repository import tensor_export
 from hyperpod_kit.checkpoint.repository.read import verify
 from hyperpod_kit.checkpoint.repository.store.open import is_path
+from hyperpod_kit.command_line.documents import document
 from hyperpod_kit.command_line.program import parse_group
 from hyperpod_kit.command_line.specs import ArgumentSpec, CommandSpec, GroupSpec, OptionSpec, import_object
 from hyperpod_kit.errors import UsageError
@@ -69,7 +70,7 @@ def flush_dead_trainers_memory(args: argparse.Namespace) -> int:
             asked_by=_describe_flush_requester(args),
         )
     if args.json:
-        terminal.print_json([outcome._asdict() for outcome in outcomes])
+        terminal.print_json(document("checkpoint flush", {"runs": [outcome._asdict() for outcome in outcomes]}))
     else:
         for outcome in outcomes:
             memory = f"left in {folder}"
@@ -263,7 +264,7 @@ def write_tensor_to_output_file(args: argparse.Namespace) -> int:
     """Write one tensor to a file and print what it is; 0 when written. Raise as `tensor_export.export_tensor`."""
     tensor = tensor_export.export_tensor(open_existing_root_as_owner(args), args.tensor, args.output, args.attempt)
     if args.json:
-        terminal.print_json({**tensor._asdict(), "output": args.output})
+        terminal.print_json(document("checkpoint get", {**tensor._asdict(), "output": args.output}))
         return 0
     for checkpoint_id, reason in tensor.rejected:
         terminal.print_stderr(f"passed over {checkpoint_id}: {reason}")

@@ -14,6 +14,7 @@ from hyperpod_kit.checkpoint.repository.read import verify
 from hyperpod_kit.checkpoint.repository.records import catalog, commit_records, identity, lease, pins, proofs, tombstone
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.owners import open_as_owner
+from hyperpod_kit.command_line.documents import document
 from hyperpod_kit.errors import Absent, CheckpointError, DigestUnavailable, UsageError
 from hyperpod_kit.untrusted import terminal
 from hyperpod_kit.untrusted.text import clean_one_line
@@ -51,12 +52,15 @@ def ls(args: argparse.Namespace) -> int:
         )
     if args.json:
         terminal.print_json(
-            {
-                "root": store.url,
-                "run_problem": problem or None,
-                "lost": [{"attempt": commit.id_or_record_file, "why": commit.reason} for commit in lost],
-                "attempts": rows,
-            }
+            document(
+                "checkpoint ls",
+                {
+                    "root": store.url,
+                    "run_problem": problem or None,
+                    "lost": [{"attempt": commit.id_or_record_file, "why": commit.reason} for commit in lost],
+                    "attempts": rows,
+                },
+            )
         )
         return 0
     if problem:
@@ -160,11 +164,11 @@ def show(args: argparse.Namespace) -> int:
     body = verify.read_manifest(store, checkpoint_id)
     tensors = _tensor_rows_if_requested(store, checkpoint_id, args.tensors)
     if args.json:
-        document = json.loads(body.encode())
-        fields: Dict[str, Any] = {"root": store.url, "attempt": checkpoint_id, "manifest": document}
+        manifest_value = json.loads(body.encode())
+        fields: Dict[str, Any] = {"root": store.url, "attempt": checkpoint_id, "manifest": manifest_value}
         if args.tensors:
             fields["tensors"] = tensors
-        terminal.print_json(fields)
+        terminal.print_json(document("checkpoint show", fields))
         return 0
     facts = {
         "attempt": checkpoint_id,
@@ -274,12 +278,15 @@ def verify_checkpoints(args: argparse.Namespace) -> int:
         run_problem = f"{layout.RUN_FILE} is of {run_record.identity}, and no checkpoint here is"
     if args.json:
         terminal.print_json(
-            {
-                "root": store.url,
-                "newest_valid": valid_ids[0] if valid_ids else None,
-                "run_problem": run_problem or None,
-                "attempts": results,
-            }
+            document(
+                "checkpoint verify",
+                {
+                    "root": store.url,
+                    "newest_valid": valid_ids[0] if valid_ids else None,
+                    "run_problem": run_problem or None,
+                    "attempts": results,
+                },
+            )
         )
     else:
         if not results:

@@ -12,6 +12,7 @@ from hyperpod_kit.checkpoint.repository.policy import Best, EverySeconds, EveryS
 from hyperpod_kit.checkpoint.repository.read import verify
 from hyperpod_kit.checkpoint.repository.records import identity, pins
 from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.command_line.documents import document
 from hyperpod_kit.command_line.specs import OptionSpec
 from hyperpod_kit.errors import CheckpointError, UsageError
 from hyperpod_kit.untrusted import terminal
@@ -76,16 +77,19 @@ def prune(args: argparse.Namespace) -> int:
         applied = retention.delete_planned(store, planned, run_identity)
     if args.json:
         terminal.print_json(
-            {
-                "root": store.url,
-                "policy": rule.to_json(),
-                "dry_run": args.dry_run,
-                "keep": dict(planned.keep),
-                "delete": dict(planned.delete),
-                "deleted": list(applied.deleted),
-                "left": dict(applied.remaining),
-                "damaged": dict(damaged),
-            }
+            document(
+                "checkpoint prune",
+                {
+                    "root": store.url,
+                    "policy": rule.to_json(),
+                    "dry_run": args.dry_run,
+                    "keep": dict(planned.keep),
+                    "delete": dict(planned.delete),
+                    "deleted": list(applied.deleted),
+                    "left": dict(applied.remaining),
+                    "damaged": dict(damaged),
+                },
+            )
         )
     else:
         rows = _fate_rows(planned, dict(applied.remaining), dry_run=args.dry_run)

@@ -30,6 +30,7 @@ from hyperpod_kit.checkpoint.repository.records.commit_records import LostCommit
 from hyperpod_kit.checkpoint.repository.records.identity import Evidence, RunFile, RunIdentity
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import is_path
+from hyperpod_kit.command_line.documents import document
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.untrusted import terminal
 from hyperpod_kit.untrusted.parse import parse_json_object
@@ -167,7 +168,7 @@ def _print_repair_report(
             ],
             "lost": [{"attempt": commit.id_or_record_file, "why": commit.reason} for commit in lost],
         }
-        terminal.print_json(body)
+        terminal.print_json(document("checkpoint repair", body))
         return
     problem_text = ""
     if run.problem:

@@ -10,6 +10,7 @@ from hyperpod_kit.checkpoint.commands import on_paths
 from hyperpod_kit.checkpoint.commands.inspection import open_existing_root_as_owner
 from hyperpod_kit.checkpoint.convert.export_checkpoint import FORMATS, export
 from hyperpod_kit.checkpoint.convert.files.byte_progress import TerminalProgress
+from hyperpod_kit.command_line.documents import document
 from hyperpod_kit.command_line.program import parse_command
 from hyperpod_kit.command_line.specs import ArgumentSpec, CommandSpec, OptionSpec
 from hyperpod_kit.exit_codes import ExitCode
@@ -59,7 +60,9 @@ def _export_and_print_report(args: argparse.Namespace) -> int:
         progress=TerminalProgress("read and verified"),
     )
     if args.json:
-        terminal.print_json({**asdict(exported), "output": args.output, "dry_run": args.dry_run})
+        terminal.print_json(
+            document("checkpoint export", {**asdict(exported), "output": args.output, "dry_run": args.dry_run})
+        )
         return 0
     for attempt, reason in exported.rejected:
         terminal.print_stderr(f"passed over {attempt}: {reason}")

@@ -9,6 +9,7 @@ from hyperpod_kit import ending
 from hyperpod_kit.checkpoint.commands import on_paths
 from hyperpod_kit.checkpoint.convert.files.byte_progress import TerminalProgress
 from hyperpod_kit.checkpoint.convert.import_checkpoint import SOURCES, import_checkpoint
+from hyperpod_kit.command_line.documents import document
 from hyperpod_kit.command_line.program import parse_command
 from hyperpod_kit.command_line.specs import ArgumentSpec, CommandSpec, OptionSpec
 from hyperpod_kit.exit_codes import ExitCode
@@ -64,7 +65,9 @@ def _import_and_print_report(args: argparse.Namespace) -> int:
             progress=TerminalProgress("imported"),
         )
     if args.json:
-        terminal.print_json({**asdict(imported), "output": args.output, "dry_run": args.dry_run})
+        terminal.print_json(
+            document("checkpoint import", {**asdict(imported), "output": args.output, "dry_run": args.dry_run})
+        )
         return 0
     if imported.unchecked:
         unit = "files"

@@ -15,6 +15,7 @@ from hyperpod_kit.checkpoint.dcp import checkpoint_location
 from hyperpod_kit.checkpoint.diffing.compare import CheckpointAt, CheckpointDiff, TensorForm, diff, value_text
 from hyperpod_kit.checkpoint.diffing.items import ItemDifference
 from hyperpod_kit.checkpoint.repository.records import pins
+from hyperpod_kit.command_line.documents import document
 from hyperpod_kit.command_line.program import parse_command
 from hyperpod_kit.command_line.specs import ArgumentSpec, CommandSpec, OptionSpec
 from hyperpod_kit.errors import UsageError
@@ -57,7 +58,7 @@ def main(argv: list[str]) -> int:
 def _diff_and_print_report(args: argparse.Namespace) -> int:
     comparison = diff(*_open_pair(args.before, args.after), progress=TerminalProgress("read and verified"))
     if args.json:
-        terminal.print_json(_to_json(comparison))
+        terminal.print_json(document("checkpoint diff", _to_json(comparison)))
     else:
         _print_comparison(comparison, args.limit or None)
     if comparison.is_empty:

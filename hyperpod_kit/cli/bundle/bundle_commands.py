@@ -44,13 +44,14 @@ def render(config: Path, output: Path, check: bool, as_json: bool) -> int:
     rendering.replace_bundle_directory(bundle, output)
     if as_json:
         print_json(
+            "render",
             {
                 "bundle_id": bundle.bundle_id,
                 "directory": str(output),
                 "uri": bundle.source_s3_uri,
                 "files": len(bundle.files),
                 "bytes": bundle.size,
-            }
+            },
         )
     else:
         print_to_stderr(
@@ -68,12 +69,13 @@ def _compare_output_directory_and_print(bundle: Bundle, config: Path, output: Pa
     difference = compare_with_directory(bundle, output)
     if as_json:
         print_json(
+            "render",
             {
                 "bundle_id": bundle.bundle_id,
                 "directory": str(output),
                 "same": not difference,
                 **dataclass_to_json(difference),
-            }
+            },
         )
     elif not difference:
         print_to_stderr(f"{output} holds bundle {bundle.bundle_id}")
@@ -120,7 +122,7 @@ def upload(config: Path, as_json: bool, dry_run: bool) -> None:
     if dry_run:
         missing = uploading.list_paths_to_upload(bundle, bucket)
         if as_json:
-            print_json({"bundle_id": bundle.bundle_id, "uri": bundle.source_s3_uri, "would_send": missing})
+            print_json("upload", {"bundle_id": bundle.bundle_id, "uri": bundle.source_s3_uri, "would_send": missing})
         else:
             print_to_stderr(f"would send {len(missing)} of {len(bundle.files)} files to {bundle.source_s3_uri}")
         return
@@ -131,13 +133,14 @@ def upload(config: Path, as_json: bool, dry_run: bool) -> None:
         )
     if as_json:
         print_json(
+            "upload",
             {
                 "bundle_id": done.bundle_id,
                 "uri": done.uri,
                 "sent": done.sent,
                 "present": done.present,
                 "sent_bytes": done.sent_bytes,
-            }
+            },
         )
     elif done.sent:
         print_to_stderr(

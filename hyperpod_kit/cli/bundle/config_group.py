@@ -10,7 +10,12 @@ import click
 
 from hyperpod_kit.cli.terminal.lazy import SummaryGroup
 from hyperpod_kit.cli.terminal.options import config_argument, json_option
-from hyperpod_kit.cli.terminal.output import print_json, print_to_stderr, print_unchanged_unless_terminal
+from hyperpod_kit.cli.terminal.output import (
+    print_document,
+    print_json,
+    print_to_stderr,
+    print_unchanged_unless_terminal,
+)
 from hyperpod_kit.errors import Absent
 from hyperpod_kit.untrusted import by_descriptor
 
@@ -33,7 +38,8 @@ def config() -> None:
 def show(config: Path, everything: bool, as_json: bool) -> None:
     """Print the configuration as YAML.
 
-    What is printed is a configuration again, and means the same. It fails where `validate` would.
+    What is printed is a configuration again, and means the same; with --json it is the value of `configuration`. The
+    command fails where `validate` would.
 
     \b
     Examples:
@@ -48,7 +54,7 @@ def show(config: Path, everything: bool, as_json: bool) -> None:
     else:
         values, defaults = (effective.load_written_values(config), set())
     if as_json:
-        print_json(values)
+        print_json("config show", {"configuration": values})
     else:
         print_unchanged_unless_terminal(effective.render_yaml_marking_defaults(values, defaults))
 
@@ -71,7 +77,7 @@ def schema(output: Optional[Path]) -> None:
     from hyperpod_kit.config.schema import build_schema as built
 
     if output is None:
-        print_json(built())
+        print_document(built())
         return
     try:
         by_descriptor.write_text(output, json.dumps(built(), indent=2) + "\n")

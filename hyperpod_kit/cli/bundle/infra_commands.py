@@ -126,12 +126,13 @@ def _compare_account_and_print(settings: Settings, template_parts: list[Template
     rows, other_findings = part_states_and_unrelated_finding_count(settings, template_parts, facts)
     if as_json:
         print_json(
+            "infra template",
             {
                 "cluster": settings.cluster.name,
                 "account": facts.caller.account,
                 "parts": [row.to_dict() for row in rows],
                 "other_findings": other_findings,
-            }
+            },
         )
     else:
         from rich.table import Table

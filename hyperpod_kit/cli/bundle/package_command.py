@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hyperpod_kit.cli.terminal.output import print_json
+from hyperpod_kit.cli.terminal.output import print_document
 
 
 @click.command("describe-package")
@@ -25,4 +25,4 @@ def describe_package(files: tuple[Path, ...], client: str) -> None:
 
     if client and client not in CLIENTS:
         raise UsageError(f"there is no client {client}", hint=f"use one of {', '.join(CLIENTS)}")
-    print_json([make_client_entry_for_deb_file(path, client) for path in files])
+    print_document([make_client_entry_for_deb_file(path, client) for path in files])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Optional
 import click
 
 from hyperpod_kit.cli.terminal.options import config_argument
-from hyperpod_kit.cli.terminal.output import print_json, print_to_stderr
+from hyperpod_kit.cli.terminal.output import print_document, print_to_stderr
 from hyperpod_kit.errors import Absent
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def policy(config: Path, group: Optional[str], of_trust: bool) -> None:
     settings = load(config)
     role = _role_of_group_or_first(settings, group)
     if of_trust:
-        print_json(role_policy.trust_policy())
+        print_document(role_policy.trust_policy())
         print_to_stderr(
             f"next: write this to a file (> trust.json), then aws iam create-role --role-name {role.name} "
             f"--assume-role-policy-document file://trust.json"
@@ -49,7 +49,7 @@ def policy(config: Path, group: Optional[str], of_trust: bool) -> None:
     document = role_policy.permissions_policy(
         required_permissions.required_permissions(settings, role), role_policy.bundle_write_denials(settings, role)
     )
-    print_json(document)
+    print_document(document)
     if settings.metadata_users is None:
         print_to_stderr(
             "every process of every user on these nodes has these rights: the metadata service is open to all of them"

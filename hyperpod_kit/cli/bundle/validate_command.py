@@ -80,7 +80,7 @@ def validate(config: Path, live: bool, suppressed: tuple[str, ...], fail_on: str
                 "caller": facts.caller.arn,
                 "not_checked": [query.to_dict() for query in facts.not_queried],
             }
-        print_json(report)
+        print_json("validate", report)
     else:
         _print_findings(config, shown)
         print_text(_summary_line(checked, shown, len(hidden), facts))

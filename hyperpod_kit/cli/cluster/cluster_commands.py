@@ -12,7 +12,14 @@ from hyperpod_kit.cli.cluster.ssh_options import make_live_cluster
 from hyperpod_kit.cli.cluster.waiting import interval_option, timeout_option, wait_until_deleted, wait_until_ready
 from hyperpod_kit.cli.terminal.confirm import require_confirmation
 from hyperpod_kit.cli.terminal.options import cluster_options, config_argument, json_option, resolve_cluster
-from hyperpod_kit.cli.terminal.output import make_console, print_json, print_text, print_to_stderr, table_cell
+from hyperpod_kit.cli.terminal.output import (
+    make_console,
+    print_document,
+    print_json,
+    print_text,
+    print_to_stderr,
+    table_cell,
+)
 from hyperpod_kit.untrusted.terminal import indent_continuation_lines
 
 if TYPE_CHECKING:
@@ -50,7 +57,7 @@ def create_cluster(
     planned = create.render_bundle_and_check_request(settings)
     if dry_run:
         if as_json:
-            print_json(planned.request)
+            print_document(planned.request)
         else:
             for group in planned.request["InstanceGroups"]:
                 print_to_stderr(f"{group['InstanceGroupName']}: {group['InstanceCount']} x {group['InstanceType']}")
@@ -81,13 +88,14 @@ def create_cluster(
         print_to_stderr(f"next: hyperpod-kit wait {config}")
     if as_json:
         print_json(
+            "create-cluster",
             {
                 "ClusterArn": made.arn,
                 "ClusterName": name,
                 "bundle_id": bundle,
                 "ready": then_wait,
                 "existed": made.existed,
-            }
+            },
         )
 
 
@@ -120,7 +128,7 @@ def wait(
     if state.failure:
         print_to_stderr(f"AWS still says of an earlier change: {state.failure}")
     if as_json:
-        print_json(state.to_dict())
+        print_json("wait", state.to_dict())
 
 
 @click.command("describe-cluster")
@@ -132,7 +140,7 @@ def describe_cluster(config: Path, cluster: Optional[str], region: Optional[str]
     \b
     Examples:
       hyperpod-kit describe-cluster
-      hyperpod-kit describe-cluster --cluster demo --json  # AWS's own answer
+      hyperpod-kit describe-cluster --cluster demo --json  # AWS's response
     """
     from hyperpod_kit.aws.sagemaker import SageMaker
     from hyperpod_kit.cluster.wait import observe_cluster
@@ -141,7 +149,7 @@ def describe_cluster(config: Path, cluster: Optional[str], region: Optional[str]
     sagemaker = SageMaker(chosen.region)
     if as_json:
         response = sagemaker.describe_cluster(chosen.name)
-        print_json(response)
+        print_json("describe-cluster", response)
         if response["ClusterStatus"] == "Failed":
             return 1
         return 0
@@ -231,7 +239,7 @@ def delete_cluster(
             raise
         print_to_stderr(f"there is no cluster {name} in {sagemaker.region}: nothing to delete")
         if as_json:
-            print_json({**summary, "status": "gone", "nodes": 0, **first.to_dict()})
+            print_json("delete-cluster", {**summary, "status": "gone", "nodes": 0, **first.to_dict()})
         return
     count = sum(sum(group.nodes.values()) for group in state.groups)
     lost = f"cluster {name} in {sagemaker.region} with its {count} nodes and everything on their own disks"
@@ -246,7 +254,7 @@ def delete_cluster(
         print_to_stderr(f"would delete {lost}")
         first.print_jobs()
         if as_json:
-            print_json({**summary, "status": state.status, "nodes": count, **first.to_dict()})
+            print_json("delete-cluster", {**summary, "status": state.status, "nodes": count, **first.to_dict()})
         return
     if is_going:
         print_to_stderr(f"cluster {name} is being deleted already")
@@ -264,4 +272,7 @@ def delete_cluster(
         wait_until_deleted(sagemaker, name, timeout=timeout, interval=interval)
         print_to_stderr(f"cluster {name} is gone")
     if as_json:
-        print_json({**summary, "status": "gone" if then_wait else "Deleting", "nodes": count, **first.to_dict()})
+        print_json(
+            "delete-cluster",
+            {**summary, "status": "gone" if then_wait else "Deleting", "nodes": count, **first.to_dict()},
+        )

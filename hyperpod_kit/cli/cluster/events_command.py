@@ -108,7 +108,7 @@ def events(
     fetched = query(since, limit or None)
     if not follow:
         if as_json:
-            print_json({"cluster": chosen.name, "events": [event.to_dict() for event in fetched]})
+            print_json("events", {"cluster": chosen.name, "events": [event.to_dict() for event in fetched]})
             return
         _print_events(fetched)
         advice = ""
@@ -122,7 +122,7 @@ def events(
         shown_ids |= {event.id for event in fresh}
         if as_json:
             for event in fresh:
-                print_json_line(event.to_dict())
+                print_json_line("events", event.to_dict())
         else:
             _print_events(fresh)
         since = max([event.at for event in fresh], default=since)

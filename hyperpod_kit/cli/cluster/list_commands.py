@@ -53,7 +53,7 @@ def list_clusters(region: Optional[str], as_json: bool) -> None:
     sagemaker = SageMaker(region)
     clusters = fetch_clusters(sagemaker)
     if as_json:
-        print_json({"region": sagemaker.region, "clusters": [asdict(cluster) for cluster in clusters]})
+        print_json("list-clusters", {"region": sagemaker.region, "clusters": [asdict(cluster) for cluster in clusters]})
         return
     grid = Table(title=f"clusters in {sagemaker.region}", title_justify="left")
     for column in ("cluster", "status", "created", "arn"):
@@ -124,7 +124,7 @@ def list_cluster_nodes(
         )
     nodes = select(every)
     if as_json:
-        (print_json if watch is None else print_json_line)(_nodes_to_json(chosen.name, nodes))
+        (print_json if watch is None else print_json_line)("list-cluster-nodes", _nodes_to_json(chosen.name, nodes))
     else:
         _print_nodes(chosen.name, nodes)
         among = ""
@@ -139,7 +139,7 @@ def list_cluster_nodes(
             print_to_stderr(f"{err.message}; asking again in {watch:g} s")
             continue
         if as_json:
-            print_json_line(_nodes_to_json(chosen.name, nodes))
+            print_json_line("list-cluster-nodes", _nodes_to_json(chosen.name, nodes))
         else:
             _print_timestamped_lines(describe_node_changes(before, nodes))
 

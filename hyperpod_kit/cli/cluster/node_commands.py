@@ -144,7 +144,9 @@ def _run_node_command(
         print_to_stderr(f"would be {verb.done}: {listed}")
         first.print_jobs()
         if as_json:
-            print_json({"cluster": chosen.name, "nodes": [asdict(node) for node in targets], **first.to_dict()})
+            print_json(
+                verb.command, {"cluster": chosen.name, "nodes": [asdict(node) for node in targets], **first.to_dict()}
+            )
         return 0
     first.print_jobs()
     require_confirmation(first.confirmation_question_prefix() + verb.question.format(listed), yes=yes)
@@ -157,7 +159,7 @@ def _run_node_command(
     refused_names = [names[entry["NodeId"]] for entry in refused if entry["NodeId"] in names]
     first.undrain_nodes(vacated, refused_names)
     if as_json:
-        print_json({"cluster": chosen.name, verb.done: done, "refused": refused, **first.to_dict()})
+        print_json(verb.command, {"cluster": chosen.name, verb.done: done, "refused": refused, **first.to_dict()})
     if done:
         print_to_stderr(f"being {verb.done}: {', '.join(done)}")
     if done and verb.stay:

@@ -61,7 +61,10 @@ def rollout_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         if requeue:
             first.ask_jobs_to_save()
-        return command(request=RolloutRequest(config, nodes, batch, dry_run, yes, take_over, as_json, first), **options)
+        request = RolloutRequest(
+            f"rollout {command.__name__}", config, nodes, batch, dry_run, yes, take_over, as_json, first
+        )
+        return command(request=request, **options)
 
     wrapped: Callable[..., Any] = functools.wraps(command)(with_request)
     for option in (
@@ -91,8 +94,9 @@ def rollout_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class RolloutRequest:
-    """What was asked for on the command line."""
+    """What was asked for on the command line. `command`: its name, such as `rollout start`."""
 
+    command: str
     config: Path
     nodes: tuple[str, ...]
     batch: str
@@ -214,7 +218,7 @@ def status(config: Path, ssh: SshSettings, as_json: bool) -> int:
         found = _query_bundles(targets, connect, ssh)
     standing = RolloutStanding(scene.cluster.name, bundle_id, record, is_paused, tuple(found))
     if as_json:
-        print_json(standing.to_dict())
+        print_json("rollout status", standing.to_dict())
     else:
         make_console().print(build_node_table(standing))
     print_to_stderr(standing.to_line())
@@ -412,7 +416,7 @@ def _end(report: RolloutReport, request: RolloutRequest) -> int:
     from hyperpod_kit.cli.views.rollout_show import print_end
 
     if request.as_json:
-        print_json({**report.to_dict(), **request.first.to_dict()})
+        print_json(request.command, {**report.to_dict(), **request.first.to_dict()})
     if not request.dry_run:
         print_end(report)
     return report.exit_code

@@ -85,7 +85,9 @@ def update_software(
     first.load_jobs_on_nodes(cluster_to_ask, names)
     if as_json:
         listed = [dataclass_to_json(node) for node in nodes]
-        print_json({"cluster": chosen.name, "nodes": listed, "request": update_request, **first.to_dict()})
+        print_json(
+            "update-software", {"cluster": chosen.name, "nodes": listed, "request": update_request, **first.to_dict()}
+        )
     else:
         _print_node_software(chosen.name, nodes)
     first.print_jobs()

@@ -82,6 +82,7 @@ def update_cluster(
         leaving = _load_jobs_and_choose_leaving_nodes(cluster, update_plan, first)
     if as_json:
         print_json(
+            "update-cluster",
             {
                 "cluster": name,
                 "possible": update_plan.can_api_do_all,
@@ -90,7 +91,7 @@ def update_cluster(
                 **first.to_dict(),
                 "leaving": [node.instance_id for node in leaving],
                 "unsupported_bundles": [dataclass_to_json(group) for group in unsupported],
-            }
+            },
         )
     else:
         print_changes(update_plan)

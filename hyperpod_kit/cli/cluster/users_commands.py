@@ -9,7 +9,7 @@ import click
 
 from hyperpod_kit.cli.terminal.lazy import SummaryGroup
 from hyperpod_kit.cli.terminal.options import config_argument, json_option
-from hyperpod_kit.cli.terminal.output import make_console, print_json, print_to_stderr, table_cell
+from hyperpod_kit.cli.terminal.output import make_console, print_document, print_json, print_to_stderr, table_cell
 
 if TYPE_CHECKING:
     from hyperpod_kit.cluster.homes import ObservedHomes
@@ -102,7 +102,7 @@ def policy(config: Path, role: bool) -> None:
         document = policies.execution_role_policy(observed.arn, observed.existing_access_point_arns)
     else:
         document = observed.desired_policy()
-    print_json(document)
+    print_document(document)
 
 
 def _print_access_points(observed: ObservedHomes, as_json: bool, *, changed: bool, dry_run: bool) -> None:
@@ -124,7 +124,7 @@ def _print_access_points(observed: ObservedHomes, as_json: bool, *, changed: boo
             ],
             "open_statements": observed.public_statement_names,
         }
-        print_json(report)
+        print_json("users apply", report)
         return
     from rich.table import Table
 

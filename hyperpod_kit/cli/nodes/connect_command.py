@@ -83,7 +83,7 @@ def connect(
             chosen.name, sagemaker.region, listed, selected_ids, login, program=program, direct=over_ssh
         )
         if as_json:
-            print_json({"cluster": chosen.name, "ssh_config": text})
+            print_json("connect", {"cluster": chosen.name, "ssh_config": text})
         else:
             print_unchanged_unless_terminal(text)
         return
@@ -137,7 +137,7 @@ def _exec_or_print_program(program: Program, node: ClusterNode, dry_run: bool, a
 
     if dry_run:
         if as_json:
-            print_json({"node": node.instance_id, "group": node.group, "command": list(program.argv)})
+            print_json("connect", {"node": node.instance_id, "group": node.group, "command": list(program.argv)})
         else:
             print_unchanged_unless_terminal(shlex.join(program.argv))
         return

@@ -80,7 +80,7 @@ def diagnose(
     ) as connect, progress_bar(f"asking {count} nodes", count) as advance:
         diagnosis = case.diagnose(connect, ssh.command_timeout, lambda done: advance(1))
     if as_json:
-        print_json(diagnosis.to_dict())
+        print_json("diagnose", diagnosis.to_dict())
     else:
         _print_diagnosis(diagnosis, with_log)
     if diagnosis.healthy:

@@ -71,7 +71,7 @@ def diff(config: Path, nodes: bool, ssh: SshSettings, as_json: bool) -> int:
         for identity, files in _digests_of_other_bundles(rows, bundle, bucket, node_bundles).items()
     }
     if as_json:
-        print_json(diff_rows.to_json(bundle, rows, changes))
+        print_json("diff", diff_rows.to_json(bundle, rows, changes))
     else:
         screen = make_console()
         screen.print(diff_rows.build_table(bundle, rows))

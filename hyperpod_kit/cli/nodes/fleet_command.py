@@ -127,7 +127,7 @@ def _show(view: FleetView, page: Optional[Path], each: bool, as_json: bool) -> N
 
     _write_page(view, page)
     if as_json:
-        print_json(view.to_dict())
+        print_json("fleet", view.to_dict())
     else:
         screen = make_console()
         for part in render_fleet_tables(view, each):
@@ -139,7 +139,7 @@ def _redraw(view: FleetView, page: Optional[Path], each: bool, as_json: bool) ->
     """Show a look in the place of the one before; to a pipe below it, with --json as a line."""
     if as_json:
         _write_page(view, page)
-        print_json_line(view.to_dict())
+        print_json_line("fleet", view.to_dict())
         return
     make_console().clear()
     _show(view, page, each, as_json)

@@ -151,7 +151,7 @@ def _add_nodes(
 def _print_archive(archive: SupportArchive, path: Path, size: int, as_json: bool) -> None:
     manifest = archive.manifest()
     if as_json:
-        print_json({"path": str(path), "bytes": size, **manifest})
+        print_json("support-bundle", {"path": str(path), "bytes": size, "manifest": manifest})
         return
     for member in archive.members:
         cut = ""

@@ -61,7 +61,7 @@ def import_(kind: str, places: tuple[Path, ...], ledger: Path, as_json: bool) ->
             records, gaps, again = records + added.records, gaps + added.gaps, again + added.duplicates
             advance(1)
     if as_json:
-        print_json({"files": len(log_files), "records": records, "gaps": gaps, "again": again})
+        print_json("storage audit import", {"files": len(log_files), "records": records, "gaps": gaps, "again": again})
     else:
         print_text(
             f"{len(log_files):,} files: {records:,} new records, {gaps:,} new gaps, {again:,} were there already"
@@ -103,7 +103,7 @@ def jobs(given: Optional[Path], since: str, ledger: Path, as_json: bool) -> int:
     with _open_ledger(ledger, create=True) as kept:
         count = kept.add_or_replace_jobs(accounting.parse_sacct_jobs_per_node(text.splitlines()))
     if as_json:
-        print_json({"jobs": count})
+        print_json("storage audit jobs", {"jobs": count})
     else:
         print_text(f"{count:,} jobs and nodes")
     return 0
@@ -171,7 +171,7 @@ def verify(ledger: Path, alerts: Optional[Path], alerts_state: Optional[Path], a
             report = {}
         else:
             report = {"alerts": {**sent.to_json(), "failed": sent.failed}}
-        print_json({**verdict._asdict(), "ok": verdict.broken is None, **report})
+        print_json("storage audit verify", {**verdict._asdict(), "ok": verdict.broken is None, **report})
     elif verdict.broken is None:
         print_text(
             f"{verdict.rows:,} rows hold; {verdict.removed:,} older ones were removed by `retain`; "
@@ -227,7 +227,7 @@ def retain(older_than: str, dry_run: bool, ledger: Path, as_json: bool) -> int:
     with _open_ledger(ledger) as kept:
         count = kept.delete_older_records_gaps_and_jobs(time.time() - facts.parse_seconds(older_than), dry_run=dry_run)
     if as_json:
-        print_json({"removed": count, "dry_run": dry_run})
+        print_json("storage audit retain", {"removed": count, "dry_run": dry_run})
     else:
         verb = "were removed"
         if dry_run:
@@ -260,7 +260,10 @@ def _print_audit_rows_and_gaps(matches: AuditResult, as_json: bool) -> None:
     from hyperpod_kit.cli.terminal.output import make_console, print_json, print_to_stderr, table_cell
 
     if as_json:
-        print_json({"rows": matches.rows, "gaps": [vars(gap) for gap in matches.gaps], "more": matches.more})
+        print_json(
+            "storage audit query",
+            {"rows": matches.rows, "gaps": [vars(gap) for gap in matches.gaps], "more": matches.more},
+        )
         return
     grid = Table()
     for column in ("when", "who", "job", "what", "path", "from", "note"):

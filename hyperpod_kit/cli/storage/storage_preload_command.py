@@ -89,13 +89,14 @@ def preload(
         counts = {way: len(of) for way, of in ways.items() if of}
         if as_json:
             print_json(
+                "storage preload",
                 {
                     "files": len(listed.files),
                     "size": listed.total_bytes,
                     "ways": counts,
                     "unread": listed.unread,
                     "dry_run": True,
-                }
+                },
             )
         else:
             print_text(
@@ -113,7 +114,7 @@ def preload(
             listed, ways, LocalRunner(), report_progress, workers=workers, rate=bytes_a_second, patience=patience
         )
     if as_json:
-        print_json(done.to_json())
+        print_json("storage preload", done.to_json())
     else:
         _print_preload_result(done)
     if done.is_complete:
@@ -166,7 +167,7 @@ def _submit_preload_job(
         if behind:
             second = ["sbatch", "--dependency=afterok:PRELOAD", "--kill-on-invalid-dep=yes", *behind]
         if as_json:
-            print_json({"dry_run": True, "preload": first, "job": second})
+            print_json("storage preload", {"dry_run": True, "preload": first, "job": second})
         else:
             print_text(shlex.join(first))
             if second:
@@ -174,7 +175,7 @@ def _submit_preload_job(
         return 0
     done = jobs.submit_jobs(LocalRunner(), first, behind)
     if as_json:
-        print_json(dataclass_to_json(done))
+        print_json("storage preload", dataclass_to_json(done))
     else:
         job_text = ""
         if done.job:

@@ -79,7 +79,10 @@ def set_quota(
         else:
             commands = backends.apply_limits_and_write_note(backend, target, limits, seconds, runner)
     if as_json:
-        print_json({"directory": target.path, "file_system": backend.name, "dry_run": dry_run, "commands": commands})
+        print_json(
+            "storage quota set",
+            {"directory": target.path, "file_system": backend.name, "dry_run": dry_run, "commands": commands},
+        )
     else:
         prefix = "ran: "
         if dry_run:
@@ -115,7 +118,7 @@ def show_quota(directories: tuple[str, ...], as_json: bool) -> int:
                 raise
             failed.append(f"{directory}: {err}")
     if as_json:
-        print_json([usage.to_json() for usage in usages])
+        print_json("storage quota show", {"directories": [usage.to_json() for usage in usages]})
     else:
         _print_quota_usage(usages)
     for line in failed:
@@ -166,7 +169,7 @@ def check_quota(file: Path, state: Path, dry_run: bool, as_json: bool) -> int:
         loaded, lambda directory: backends.read_usage(directory, runner), state, dry_run=dry_run
     )
     if as_json:
-        print_json({**done.to_json(), "dry_run": dry_run})
+        print_json("storage quota check", {**done.to_json(), "dry_run": dry_run})
     else:
         _print_quota_usage(done.used)
         alerts_show.print_alerts(done.above, done.alerts, dry_run=dry_run)
@@ -250,6 +253,9 @@ def _stop_or_resume_writes_below_prefix(
 
     bucket, prefix = s3_stop.split_prefix_url(target)
     policies = BucketPolicies(region)
+    action = "resume"
+    if stop:
+        action = "stop"
     if dry_run:
         arn = policies.arn(bucket, f"{prefix}*")
         now = set(s3_stop.prefix_arns_denied_writing(policies.policy(bucket)))
@@ -259,12 +265,9 @@ def _stop_or_resume_writes_below_prefix(
             stopped = now - {arn}
         after = sorted(stopped)
     else:
-        action = "resume"
-        if stop:
-            action = "stop"
         after = s3_stop.update_stopped_prefixes(policies, bucket, **{action: [prefix]})
     if as_json:
-        print_json({"bucket": bucket, "dry_run": dry_run, "stopped": after})
+        print_json(f"storage quota {action}", {"bucket": bucket, "dry_run": dry_run, "stopped": after})
     else:
         tense = ""
         if dry_run:
@@ -299,8 +302,11 @@ def _stop_or_resume_access_point_writes(
         after = sorted((now | set(changes["stop"])) - set(changes["resume"]))
     else:
         after = efs_stop.update_stopped_access_points(efs, file_system_id, **changes)
+    action = "resume"
+    if stop:
+        action = "stop"
     if as_json:
-        print_json({"file_system": file_system_id, "dry_run": dry_run, "stopped": after})
+        print_json(f"storage quota {action}", {"file_system": file_system_id, "dry_run": dry_run, "stopped": after})
     else:
         tense = ""
         if dry_run:

@@ -63,7 +63,7 @@ def request(directory: str, hard: str, files: str, reason: str, dry_run: bool, a
             filed = box.add_request(quota_request)
         written = {"dry_run": dry_run, "id": filed and filed.id, "file": filed and os.path.join(box.path, filed.file)}
         if as_json:
-            print_json({**vars(quota_request), **written})
+            print_json("storage request", {**vars(quota_request), **written})
             return 0
         if filed is None:
             report = f"would ask in {box.path}"
@@ -102,7 +102,7 @@ def create_request_box(root: str, dry_run: bool, as_json: bool) -> int:
     else:
         path = request_box.make_request_box(root)
     if as_json:
-        print_json({"box": path, "dry_run": dry_run})
+        print_json("storage requests open", {"box": path, "dry_run": dry_run})
     else:
         verb = "made"
         if dry_run:
@@ -136,7 +136,10 @@ def list_requests(root: str, every: bool, as_json: bool) -> int:
             decided = []
     rows = [_pending_request_row_with_usage(pending, root) for pending in waiting]
     if as_json:
-        print_json({"waiting": rows, "decided": [decision.to_json() for decision in decided], "refused": refused})
+        print_json(
+            "storage requests list",
+            {"waiting": rows, "decided": [decision.to_json() for decision in decided], "refused": refused},
+        )
     else:
         _print_requests(rows, decided)
     for line in refused:
@@ -177,7 +180,7 @@ def approve_request(root: str, request_id: str, hard: str, files: str, dry_run: 
             box, request_id, LocalRunner(), **sizes, dry_run=dry_run
         )
     if as_json:
-        print_json({**decision.to_json(), "dry_run": dry_run, "commands": commands})
+        print_json("storage requests approve", {**decision.to_json(), "dry_run": dry_run, "commands": commands})
         return 0
     prefix, tense = "ran: ", ""
     if dry_run:
@@ -208,7 +211,7 @@ def deny_request(root: str, request_id: str, reason: str, dry_run: bool, as_json
     with closing(RequestBox(root)) as box:
         decision = quota_decision.record_denial(box, request_id, reason, dry_run=dry_run)
     if as_json:
-        print_json({**decision.to_json(), "dry_run": dry_run})
+        print_json("storage requests deny", {**decision.to_json(), "dry_run": dry_run})
     else:
         tense = ""
         if dry_run:

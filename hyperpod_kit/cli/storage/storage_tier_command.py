@@ -85,6 +85,7 @@ def tier(
     if as_json:
         moved = [f"{checkpoint.root}/{checkpoint.attempt}" for checkpoint in done.removed]
         print_json(
+            "storage tier",
             {
                 **planned.to_json(),
                 "dry_run": dry_run,
@@ -92,7 +93,7 @@ def tier(
                 "release": release,
                 "gone": moved,
                 "left": dict(done.retained),
-            }
+            },
         )
     elif not dry_run:
         print_text(

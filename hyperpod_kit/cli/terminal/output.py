@@ -11,10 +11,11 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Mapping, Optional
 
 import click
 
+from hyperpod_kit.command_line.documents import document
 from hyperpod_kit.untrusted import terminal
 from hyperpod_kit.untrusted.text import clean_one_line, replace_unprintable_in_lines
 
@@ -73,14 +74,19 @@ def print_error(message: str, hint: Optional[str] = None) -> None:
         print_to_stderr("hint: " + terminal.indent_continuation_lines(hint))
 
 
-def print_json(value: Any) -> None:
-    """Print one value as indented JSON on stdout, for `--json`."""
+def print_json(command: str, fields: Mapping[str, Any]) -> None:
+    """Print the document of a command on stdout, indented, for `--json`."""
+    print_document(document(command, fields))
+
+
+def print_json_line(command: str, fields: Mapping[str, Any]) -> None:
+    """Print the document of a command on one line of many."""
+    click.echo(terminal.json_text_without_nan(document(command, fields)))
+
+
+def print_document(value: Any) -> None:
+    """Print JSON of another format on stdout: a policy, a schema, a request of AWS's."""
     click.echo(terminal.json_text_without_nan(value, indent=2))
-
-
-def print_json_line(value: Any) -> None:
-    """Print one object on one line of many."""
-    click.echo(terminal.json_text_without_nan(value))
 
 
 def ask_yes_no(question: str) -> bool:

@@ -29,7 +29,7 @@ class Display:
         were asked for."""
         self.write_report_files(status)
         if self.as_json:
-            print_json(report.to_json(self.cluster, status.reports, status.at))
+            print_json("validate-mounts", report.to_json(self.cluster, status.reports, status.at))
         else:
             screen = make_console()
             if self.each or len(status.reports) <= report.FEW:
@@ -62,7 +62,7 @@ def print_first_status_then_changes(display: Display, statuses: Iterator[FleetSt
             continue
         if display.as_json:
             # A line is a whole look, whoever reads them from a pipe.
-            print_json_line(report.to_json(display.cluster, now.reports, now.at))
+            print_json_line("validate-mounts", report.to_json(display.cluster, now.reports, now.at))
             display.write_report_files(now)
         elif last is None:
             display.print_and_write_status(now)

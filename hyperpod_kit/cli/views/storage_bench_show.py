@@ -16,7 +16,7 @@ CACHED = 0.05
 def print_reports(mount_reports: list[MountReport], as_json: bool) -> None:
     """Print everything of every mount."""
     if as_json:
-        print_json([report.to_json() for report in mount_reports])
+        print_json("storage bench", {"mounts": [report.to_json() for report in mount_reports]})
         return
     _print_probes_and_small_files(mount_reports)
     _print_streams(mount_reports)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def print_plan(storage_plan: Plan, as_json: bool) -> None:
     """The sizes, the kinds side by side, the choice and its configuration."""
     if as_json:
-        print_json(storage_plan.to_json())
+        print_json("storage plan", storage_plan.to_json())
         return
     from hyperpod_kit.storage.plan.sizing import format_bytes
 
@@ -156,6 +156,7 @@ def print_calibration_against_predictions(
     )
     if as_json:
         print_json(
+            "storage plan",
             {
                 "source": measurements.source,
                 "about": measurements.about,
@@ -169,7 +170,7 @@ def print_calibration_against_predictions(
                     for sample_fit in cells
                 ],
                 "streamed": [row._asdict() for row in rows],
-            }
+            },
         )
         return
     from rich.table import Table

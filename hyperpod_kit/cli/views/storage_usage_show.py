@@ -56,7 +56,7 @@ def format_size(count: float) -> str:
 def print_usage_reports(usage_reports: list[UsageReport], by: Sequence[str], top: int, as_json: bool) -> None:
     """Every table of every root."""
     if as_json:
-        print_json([report.to_json() for report in usage_reports])
+        print_json("storage usage", {"roots": [report.to_json() for report in usage_reports]})
         return
     for report in usage_reports:
         _print_total(report)

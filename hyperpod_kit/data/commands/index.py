@@ -7,6 +7,7 @@ import contextlib
 import time
 from typing import Any, NamedTuple
 
+from hyperpod_kit.command_line.documents import document
 from hyperpod_kit.data.commands.progress import ByteLine, format_size
 from hyperpod_kit.data.commands.rights import reading_as_owner
 from hyperpod_kit.data.dataset import IndexedDataset
@@ -53,7 +54,7 @@ def _build_and_report_index(args: argparse.Namespace) -> int:
     mixing = _measure_default_mixing_unless_empty(index)
     if args.json:
         counts = {"read": outcome.read, "known": outcome.reused, "passed_over": outcome.passed_over}
-        terminal.print_json({**_index_facts(index), **counts, **_mixing_as_json(mixing)})
+        terminal.print_json(document("data index", {**_index_facts(index), **counts, **_mixing_as_json(mixing)}))
         return 0
     reused = ""
     if outcome.reused:
@@ -169,7 +170,14 @@ def _print_index(args: argparse.Namespace) -> int:
             for file in files
         ]
         terminal.print_json(
-            {**_index_facts(index), **_mixing_as_json(_measure_default_mixing_unless_empty(index)), "first_files": rows}
+            document(
+                "data show",
+                {
+                    **_index_facts(index),
+                    **_mixing_as_json(_measure_default_mixing_unless_empty(index)),
+                    "first_files": rows,
+                },
+            )
         )
         return 0
     for name, value in _index_facts(index).items():
@@ -199,7 +207,7 @@ def _verify_files_and_report(args: argparse.Namespace) -> int:
         if problem:
             problems.append(problem)
     if args.json:
-        terminal.print_json({"index": index.folder, "files": index.files, "wrong": problems})
+        terminal.print_json(document("data verify", {"index": index.folder, "files": index.files, "wrong": problems}))
     else:
         for problem in problems:
             terminal.print_stdout(problem)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
+from hyperpod_kit.command_line.documents import document
 from hyperpod_kit.data.commands.progress import ByteLine
 from hyperpod_kit.data.commands.rights import reading_as_owner
 from hyperpod_kit.data.dataset import IndexedDataset
@@ -105,7 +106,10 @@ def _write_megatron_files_and_print_report(args: argparse.Namespace, tokenizer_j
     seconds = time.monotonic() - started_at
     if args.json:
         terminal.print_json(
-            {"prefix": args.out, "documents": documents, "tokens": tokens, "seconds": round(seconds, 3)}
+            document(
+                "data tokenize",
+                {"prefix": args.out, "documents": documents, "tokens": tokens, "seconds": round(seconds, 3)},
+            )
         )
     else:
         terminal.print_stdout(f"{args.out}.bin and .idx: {documents} documents, {tokens} tokens, in {seconds:.1f} s")

@@ -19,6 +19,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
+from hyperpod_kit.command_line.documents import document
 from hyperpod_kit.command_line.program import parse_command
 from hyperpod_kit.command_line.specs import ArgumentSpec, CommandSpec, OptionSpec
 from hyperpod_kit.errors import JobError, NotInAJob, Unreachable, UsageError
@@ -79,7 +80,7 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(f"{source} has no files")
     size = sum(file.size for file in files)
     if args.dry_run and args.json:
-        terminal.print_json({"files": len(files), "bytes": size, "nodes": list(nodes)})
+        terminal.print_json(document("fan-out", {"files": len(files), "bytes": size, "nodes": list(nodes)}))
         return 0
     if args.dry_run:
         terminal.print_stdout(
@@ -152,7 +153,10 @@ def _print_result_or_raise_if_incomplete(
     if as_json:
         rows: List[Dict[str, Any]] = [task.to_dict() for task in tasks.all]
         terminal.print_json(
-            {"files": len(files), "bytes": size, "bytes_read": read, "seconds": round(seconds, 3), "nodes": rows}
+            document(
+                "fan-out",
+                {"files": len(files), "bytes": size, "bytes_read": read, "seconds": round(seconds, 3), "nodes": rows},
+            )
         )
     elif not failed:
         terminal.print_stdout(

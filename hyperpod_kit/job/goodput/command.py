@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from hyperpod_kit.checkpoint.repository.store.open import is_path
+from hyperpod_kit.command_line.documents import document
 from hyperpod_kit.errors import Absent, CheckpointError, HyperpodKitError, JobError, Unreachable, UsageError
 from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.job.goodput import job_time, root_time, standing
@@ -171,7 +172,10 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         rows = {name: group.to_dict() for name, group in shown.items()}
         terminal.print_json(
-            {"since": begin, "until": now, "by": args.by, "groups": rows, "problems": problems}, indent=2
+            document(
+                "job goodput", {"since": begin, "until": now, "by": args.by, "groups": rows, "problems": problems}
+            ),
+            indent=2,
         )
         return _code(problems)
     report = "\n".join(lines(shown, args.by, args.price))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import os
 import sys
 import time
@@ -16,11 +15,13 @@ from typing import Any
 import torch
 
 from hyperpod_kit.checkpoint.agent.shm import shm_paths
+from hyperpod_kit.command_line.documents import document
 from hyperpod_kit.command_line.program import parse_command
 from hyperpod_kit.command_line.specs import CommandSpec, OptionSpec
 from hyperpod_kit.errors import first_line
 from hyperpod_kit.storage.bench.replay.launch import BenchError
 from hyperpod_kit.storage.bench.replay.workload import MODES, SIZES
+from hyperpod_kit.untrusted import terminal
 from hyperpod_kit.version import version
 from hyperpod_lab import checkpoint_bench
 from hyperpod_lab.checkpoint_bench import machine, run, summary
@@ -86,7 +87,7 @@ def main(argv: list[str]) -> int:
     report["seconds"] = time.monotonic() - begin
     report["summary"] = summary.worst_ratios([each["summary"] for each in report["runs"]])
     if args.json:
-        print(json.dumps(report))
+        terminal.print_json(document("checkpoint bench", report))
     else:
         _print_report(report)
     if report["errors"]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import time
 from collections.abc import Callable
 
+from hyperpod_kit.command_line.documents import document
 from hyperpod_kit.command_line.program import parse_command
 from hyperpod_kit.command_line.specs import CommandSpec, OptionSpec
 from hyperpod_kit.errors import UsageError
+from hyperpod_kit.untrusted import terminal
 from hyperpod_lab.torture import branch, days, flips, kills, lies, memory_flips, owners, partners, reshard
 from hyperpod_lab.torture.damage import damage
 from hyperpod_lab.torture.failing import faults
@@ -177,15 +178,16 @@ def _torture_and_report(args: argparse.Namespace, budget: Budget) -> int:
     broken = any(part.counts["violations"] for part in parts)
     seconds = time.monotonic() - begin
     if args.json:
-        print(
-            json.dumps(
+        terminal.print_json(
+            document(
+                "checkpoint torture",
                 {
                     "ok": not broken,
                     "seed": args.seed,
                     "budget": args.budget,
                     "seconds": round(seconds, 1),
                     "parts": {part.name: part.to_json() for part in parts},
-                }
+                },
             )
         )
     elif broken:

@@ -163,7 +163,7 @@ def status(name: str, as_json: bool) -> None:
             else:
                 node["machine"] = "dead"
     if as_json:
-        output.print_json(dict(sorted(data.items())))
+        output.print_json("rehearse status", dict(sorted(data.items())))
         return
     print_status(data)
 
@@ -380,7 +380,7 @@ def sandbox(config: str, keep: bool, as_json: bool) -> None:
 
     result = sandbox_module.run_sandbox(config, keep=keep)
     if as_json:
-        output.print_json(dataclass_to_json(result))
+        output.print_json("rehearse sandbox", dataclass_to_json(result))
     else:
         for line in format_sandbox_result(result):
             output.print_text(line)

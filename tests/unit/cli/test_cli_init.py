@@ -302,7 +302,7 @@ def test_from_awss_files_and_flags(empty: Path, hk: Hk) -> None:
     done = hk("init", *words, "--name", "new", "--workers", "9", "--lifecycle-mode", "on_init_complete", "ours.yaml")
     assert done.code == 0 and "next: hyperpod-kit validate --aws ours.yaml, then upload" in done.err
     assert hk("validate", "ours.yaml").code == 0
-    shown = json.loads(hk("config", "show", "ours.yaml", "--json").out)["hyperpod_kit"]["cluster"]
+    shown = json.loads(hk("config", "show", "ours.yaml", "--json").out)["configuration"]["hyperpod_kit"]["cluster"]
     assert (shown["name"], shown["instance_groups"][1]["count"]) == ("new", 9)
 
 

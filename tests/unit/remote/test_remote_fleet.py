@@ -22,7 +22,7 @@ from hyperpod_kit.model.states import MountState
 from hyperpod_kit.node.devices.findings import Cure, DeviceFinding
 from hyperpod_kit.node.devices.record import DeviceRecord
 from hyperpod_kit.node.observe.health_record import HealthRecord
-from hyperpod_kit.remote.fleet.fleet_view import FORMAT, FleetView, Severity, build_fleet_view
+from hyperpod_kit.remote.fleet.fleet_view import FleetView, Severity, build_fleet_view
 from hyperpod_kit.remote.fleet.node_notes import NodeNotes, make_script, parse_files, read_saved_notes, save_notes
 from hyperpod_kit.remote.metric_lines import parse_job_series
 from hyperpod_kit.remote.target import NodeTarget
@@ -247,7 +247,7 @@ def test_series_are_read_as_the_node_writes_them() -> None:
 
 def test_json_has_a_format_and_plain_values() -> None:
     data = json.loads(json.dumps(seen(queue=[queued("7", "ip-10-1-0-1")]).to_dict()))
-    assert data["format"] == FORMAT == "hpk-fleet/1" and data["nodes"][0]["severity"] == "fault"
+    assert data["nodes"][0]["severity"] == "fault"
     assert data["jobs"][0]["lost"]["twice"] == 36000.0
 
 
@@ -355,7 +355,7 @@ def test_watch_draws_again_until_ctrl_c(
     monkeypatch.setattr("hyperpod_kit.cli.nodes.fleet_command._sleep", pause)
     assert run_command_line(["fleet", str(EXAMPLE), "--watch", "1", "--json", *ssh(network)]) == 130
     looks = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert len(looks) == 3 and {look["format"] for look in looks} == {FORMAT}, "a line a look"
+    assert len(looks) == 3 and {look["format"] for look in looks} == {"hpk-fleet/1"}, "a line a look"
 
 
 if __name__ == "__main__":  # a page to look at

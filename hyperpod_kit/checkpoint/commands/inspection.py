@@ -7,7 +7,7 @@ import itertools
 import json
 from typing import Any, Dict, List, Optional, Tuple
 
-from hyperpod_kit.checkpoint.commands.table import format_byte_count, table
+from hyperpod_kit.checkpoint.commands.table import format_byte_count
 from hyperpod_kit.checkpoint.repository import selection
 from hyperpod_kit.checkpoint.repository.format import layout, manifest
 from hyperpod_kit.checkpoint.repository.read import verify
@@ -15,6 +15,7 @@ from hyperpod_kit.checkpoint.repository.records import catalog, commit_records, 
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.owners import open_as_owner
 from hyperpod_kit.command_line.documents import document
+from hyperpod_kit.command_line.tables import Column, format_rows
 from hyperpod_kit.errors import Absent, CheckpointError, DigestUnavailable, UsageError
 from hyperpod_kit.untrusted import terminal
 from hyperpod_kit.untrusted.text import clean_one_line
@@ -73,11 +74,20 @@ def ls(args: argparse.Namespace) -> int:
         if not lost:
             terminal.print_stdout(f"no checkpoint under {store.url}")
         return 0
-    heads = ("ATTEMPT", "STEP", "SIZE", "RANKS", "TIME", "NOTE")
-    terminal.print_stdout(table(heads, [_listed_cells(row) for row in rows], right=(1, 2, 3)))
+    terminal.print_stdout(format_rows(_LISTED_COLUMNS, [_listed_cells(row) for row in rows]))
     if limit is not None and len(rows) == limit:
         terminal.print_stdout(f"the newest {limit}; all with --limit 0")
     return 0
+
+
+_LISTED_COLUMNS = (
+    "CHECKPOINT",
+    Column("STEP", is_number=True),
+    Column("SIZE", is_number=True),
+    Column("RANKS", is_number=True, may_miss=True),
+    Column("TIME", may_miss=True),
+    Column("NOTE", folds=True),
+)
 
 
 def _listed_cells(row: Dict[str, Any]) -> Tuple[str, ...]:
@@ -171,7 +181,7 @@ def show(args: argparse.Namespace) -> int:
         terminal.print_json(document("checkpoint show", fields))
         return 0
     facts = {
-        "attempt": checkpoint_id,
+        "checkpoint": checkpoint_id,
         "run": f"{body.run} ({body.run_id})",
         "step": body.step,
         "time": body.time,
@@ -192,17 +202,16 @@ def show(args: argparse.Namespace) -> int:
         files.append(body.index)
     terminal.print_stdout(
         "\n"
-        + table(
-            ("FILE", "SIZE", "ROOT"),
+        + format_rows(
+            ("FILE", Column("SIZE", is_number=True), "ROOT"),
             [(record.file, format_byte_count(record.size), record.root) for record in files],
-            right=(1,),
         )
     )
     if args.tensors:
         terminal.print_stdout(
             "\n"
-            + table(
-                ("TENSOR", "TYPE", "SHAPE", "SHARDS"),
+            + format_rows(
+                ("TENSOR", "TYPE", "SHAPE", Column("SHARDS", folds=True)),
                 [
                     (
                         row["name"],

@@ -6,7 +6,6 @@ import argparse
 from typing import Dict, List, Tuple
 
 from hyperpod_kit.checkpoint.commands.inspection import open_existing_root_as_owner
-from hyperpod_kit.checkpoint.commands.table import table
 from hyperpod_kit.checkpoint.repository import read_back, retention
 from hyperpod_kit.checkpoint.repository.policy import Best, EverySeconds, EverySteps, Latest, Policy
 from hyperpod_kit.checkpoint.repository.read import verify
@@ -14,6 +13,7 @@ from hyperpod_kit.checkpoint.repository.records import identity, pins
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.command_line.documents import document
 from hyperpod_kit.command_line.specs import OptionSpec
+from hyperpod_kit.command_line.tables import Column, format_rows
 from hyperpod_kit.errors import CheckpointError, UsageError
 from hyperpod_kit.untrusted import terminal
 
@@ -94,7 +94,7 @@ def prune(args: argparse.Namespace) -> int:
     else:
         rows = _fate_rows(planned, dict(applied.remaining), dry_run=args.dry_run)
         if rows:
-            terminal.print_stdout(table(("ATTEMPT", "", "WHY"), rows))
+            terminal.print_stdout(format_rows(("CHECKPOINT", "FATE", Column("WHY", folds=True)), rows))
         else:
             terminal.print_stdout(f"no checkpoint under {store.url}")
     if applied.remaining or damaged:

@@ -1,23 +1,6 @@
-"""Plain text columns for people; no width is guessed, so a line is cut by nobody."""
+"""Numbers of bytes as people read them."""
 
 from __future__ import annotations
-
-from typing import List, Sequence
-
-from hyperpod_kit.untrusted.text import clean_one_line
-
-
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> str:
-    """Return lines of columns under their heads; the columns in `right` (by index) are aligned to the right."""
-    cells = [list(heads), *[[clean_one_line(cell) for cell in row] for row in rows]]
-    widths = [max(len(row[at]) for row in cells) for at in range(len(heads))]
-    lines: List[str] = []
-    for row in cells:
-        padded = [
-            cell.rjust(width) if at in right else cell.ljust(width) for at, (cell, width) in enumerate(zip(row, widths))
-        ]
-        lines.append("  ".join(padded).rstrip())
-    return "\n".join(lines)
 
 
 def format_byte_count(value: float) -> str:

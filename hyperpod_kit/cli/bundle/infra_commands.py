@@ -12,12 +12,13 @@ from hyperpod_kit.cli.terminal.lazy import SummaryGroup
 from hyperpod_kit.cli.terminal.options import config_argument, json_option
 from hyperpod_kit.cli.terminal.output import (
     live_status,
-    make_console,
     print_json,
+    print_table,
     print_to_stderr,
     print_unchanged_unless_terminal,
     table_cell,
 )
+from hyperpod_kit.command_line.tables import Column, TextTable
 from hyperpod_kit.errors import Absent
 from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.untrusted import by_descriptor
@@ -135,11 +136,7 @@ def _compare_account_and_print(settings: Settings, template_parts: list[Template
             },
         )
     else:
-        from rich.table import Table
-
-        grid = Table()
-        for column in ("part", "state", "what"):
-            grid.add_column(column)
+        grid = TextTable(("PART", "STATE", Column("DETAIL", folds=True)))
         for row in rows:
             for index, line in enumerate(row.details or ("",)):
                 if index == 0:
@@ -147,7 +144,7 @@ def _compare_account_and_print(settings: Settings, template_parts: list[Template
                 else:
                     head = ("", "")
                 grid.add_row(table_cell(head[0]), table_cell(head[1], STYLES.get(head[1], "")), table_cell(line))
-        make_console().print(grid)
+        print_table(grid)
         if other_findings:
             print_to_stderr(f"{other_findings} more findings are about none of these: hyperpod-kit validate --aws")
     states = {row.state for row in rows}

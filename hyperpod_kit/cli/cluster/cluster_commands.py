@@ -13,13 +13,14 @@ from hyperpod_kit.cli.cluster.waiting import interval_option, timeout_option, wa
 from hyperpod_kit.cli.terminal.confirm import require_confirmation
 from hyperpod_kit.cli.terminal.options import cluster_options, config_argument, json_option, resolve_cluster
 from hyperpod_kit.cli.terminal.output import (
-    make_console,
     print_document,
     print_json,
+    print_table,
     print_text,
     print_to_stderr,
     table_cell,
 )
+from hyperpod_kit.command_line.tables import Column, TextTable
 from hyperpod_kit.untrusted.terminal import indent_continuation_lines
 
 if TYPE_CHECKING:
@@ -161,14 +162,13 @@ def describe_cluster(config: Path, cluster: Optional[str], region: Optional[str]
 
 
 def _print_cluster_state(state: ClusterState) -> None:
-    from rich.table import Table
-
     mode = ""
     if state.continuous:
         mode = ", nodes provisioned continuously"
-    grid = Table(title=f"cluster {state.name}: {state.status}{mode}", title_justify="left")
-    for column in ("group", "nodes", "wanted", "node states"):
-        grid.add_column(column, justify="right" if column in ("nodes", "wanted") else "left")
+    numbers = [Column(head, is_number=True) for head in ("NODES", "WANTED")]
+    grid = TextTable(
+        ("GROUP", *numbers, Column("NODE STATES", folds=True)), f"cluster {state.name}: {state.status}{mode}"
+    )
     for group in state.groups:
         states = ", ".join(f"{count} {status}" for status, count in sorted(group.nodes.items())) or "-"
         state_text = states
@@ -180,7 +180,7 @@ def _print_cluster_state(state: ClusterState) -> None:
             str(group.target),
             table_cell(state_text),
         )
-    make_console().print(grid)
+    print_table(grid)
     if state.failure:
         print_text(indent_continuation_lines(f"failure: {state.failure}"))
     for node, message in state.messages:

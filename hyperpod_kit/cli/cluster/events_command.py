@@ -13,7 +13,7 @@ import click
 
 from hyperpod_kit.cli.cluster.waiting import interval_option
 from hyperpod_kit.cli.terminal.options import cluster_options, json_option, resolve_cluster
-from hyperpod_kit.cli.terminal.output import make_console, print_json, print_json_line, print_to_stderr
+from hyperpod_kit.cli.terminal.output import print_json, print_json_line, print_styled, print_to_stderr
 from hyperpod_kit.cluster.times import format_utc
 from hyperpod_kit.untrusted.text import shortened
 
@@ -151,14 +151,8 @@ def _query_with_limited_retries(query: Callable[[], list[Event]], interval: floa
 
 def _print_events(events: Iterable[Event]) -> None:
     """A line an event: when, level, where, what, why."""
-    from rich.text import Text
-
-    screen = make_console()
     for event in events:
-        style = _STYLES.get(event.level, "")
-        line = Text.assemble(
-            (format_utc(event.at), "dim"), "  ", (f"{event.level:5}", style), "  ", shortened(event.line(), LONGEST)
-        )
+        text = shortened(event.line(), LONGEST)
         if event.lifecycle:
-            line.append(f"  (lifecycle script: {event.lifecycle})")
-        screen.print(line, soft_wrap=True)
+            text += f"  (lifecycle script: {event.lifecycle})"
+        print_styled([(format_utc(event.at), "dim"), (f"{event.level:5}", _STYLES.get(event.level, "")), (text, "")])

@@ -18,7 +18,7 @@ from hyperpod_kit.cli.cluster.jobs_first import JobsFirst, drain_options
 from hyperpod_kit.cli.cluster.ssh_options import make_live_cluster, ssh_options
 from hyperpod_kit.cli.terminal.confirm import require_confirmation
 from hyperpod_kit.cli.terminal.options import Cluster, config_argument, json_option
-from hyperpod_kit.cli.terminal.output import make_console, print_json, print_to_stderr, progress_bar
+from hyperpod_kit.cli.terminal.output import print_json, print_table, print_to_stderr, progress_bar
 from hyperpod_kit.errors import Absent, ClusterError, UsageError, WaitTimeout
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ def status(config: Path, ssh: SshSettings, as_json: bool) -> int:
     if as_json:
         print_json("rollout status", standing.to_dict())
     else:
-        make_console().print(build_node_table(standing))
+        print_table(build_node_table(standing))
     print_to_stderr(standing.to_line())
     return standing.exit_code
 

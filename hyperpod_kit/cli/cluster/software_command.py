@@ -12,7 +12,8 @@ from hyperpod_kit.cli.cluster.ssh_options import make_live_cluster
 from hyperpod_kit.cli.cluster.waiting import interval_option, timeout_option, wait_until_ready
 from hyperpod_kit.cli.terminal.confirm import require_confirmation
 from hyperpod_kit.cli.terminal.options import Cluster, cluster_options, json_option, resolve_cluster
-from hyperpod_kit.cli.terminal.output import make_console, print_json, print_to_stderr, table_cell
+from hyperpod_kit.cli.terminal.output import print_json, print_table, print_to_stderr, table_cell
+from hyperpod_kit.command_line.tables import Column, TextTable
 from hyperpod_kit.errors import ClusterError
 from hyperpod_kit.untrusted.dataclass_json import dataclass_to_json
 
@@ -162,12 +163,15 @@ def _require_lifecycle_scripts_in_s3(groups_by_script_uri: Mapping[str, Sequence
 
 
 def _print_node_software(name: str, nodes: Sequence[NodeSoftware]) -> None:
-    from rich.table import Table
-
-    grid = Table(title=f"software of cluster {name}", title_justify="left")
-    for column in ("group", "node", "version", "AWS says", "updated"):
-        grid.add_column(column, overflow="fold")
+    columns = (
+        "NODE",
+        "GROUP",
+        Column("VERSION", folds=True),
+        Column("STATE", folds=True),
+        Column("UPDATED", may_miss=True),
+    )
+    grid = TextTable(columns, f"software of cluster {name}")
     for node in nodes:
-        values = (node.group, node.instance_id, node.version or "-", node.standing or "-", node.updated or "-")
+        values = (node.instance_id, node.group, node.version or "-", node.standing or "-", node.updated or "-")
         grid.add_row(*(table_cell(word) for word in values))
-    make_console().print(grid)
+    print_table(grid)

@@ -13,7 +13,8 @@ from hyperpod_kit.cli.cluster.ssh_options import make_live_cluster
 from hyperpod_kit.cli.cluster.waiting import interval_option, timeout_option, wait_until_ready
 from hyperpod_kit.cli.terminal.confirm import require_confirmation
 from hyperpod_kit.cli.terminal.options import Cluster, config_argument, json_option
-from hyperpod_kit.cli.terminal.output import make_console, print_json, print_to_stderr, table_cell
+from hyperpod_kit.cli.terminal.output import print_json, print_table, print_to_stderr, table_cell
+from hyperpod_kit.command_line.tables import Column, TextTable
 from hyperpod_kit.errors import ClusterError
 from hyperpod_kit.untrusted.dataclass_json import dataclass_to_json
 
@@ -204,15 +205,11 @@ def _describe_how_to_replace_nodes(groups: Sequence[str], controller: str) -> st
 
 def print_changes(update_plan: Update) -> None:
     """Print a table with one line for each change; nothing without changes."""
-    from rich.table import Table
-
     from hyperpod_kit.cluster.update import format_value
 
     if not update_plan.changes:
         return
-    grid = Table()
-    for column in ("where", "what", "now", "wanted", "how"):
-        grid.add_column(column, overflow="fold")
+    grid = TextTable(("WHERE", "WHAT", *(Column(head, folds=True) for head in ("NOW", "WANTED", "HOW"))))
     for change in update_plan.changes:
         loss = ""
         if change.destroys:
@@ -233,4 +230,4 @@ def print_changes(update_plan: Update) -> None:
                 ),
             )
         )
-    make_console().print(grid)
+    print_table(grid)

@@ -9,7 +9,8 @@ import click
 
 from hyperpod_kit.cli.terminal.lazy import SummaryGroup
 from hyperpod_kit.cli.terminal.options import config_argument, json_option
-from hyperpod_kit.cli.terminal.output import make_console, print_document, print_json, print_to_stderr, table_cell
+from hyperpod_kit.cli.terminal.output import print_document, print_json, print_table, print_to_stderr, table_cell
+from hyperpod_kit.command_line.tables import Column, TextTable
 
 if TYPE_CHECKING:
     from hyperpod_kit.cluster.homes import ObservedHomes
@@ -126,13 +127,12 @@ def _print_access_points(observed: ObservedHomes, as_json: bool, *, changed: boo
         }
         print_json("users apply", report)
         return
-    from rich.table import Table
-
     from hyperpod_kit.config.settings import access_points
 
-    grid = Table(title=f"homes on {observed.arn.rpartition('/')[2]}", title_justify="left")
-    for column in ("user", "uid", "gid", "directory", "access point"):
-        grid.add_column(column)
+    grid = TextTable(
+        ("USER", "UID", "GID", Column("DIRECTORY", folds=True), "ACCESS POINT"),
+        f"homes on {observed.arn.rpartition('/')[2]}",
+    )
     for item in observed.items:
         made = {"keep": "", "create": "new", "conflict": "conflict"}[item.action]
         access_point = " ".join(word for word in (item.existing.id if item.existing else "", made) if word)
@@ -142,7 +142,7 @@ def _print_access_points(observed: ObservedHomes, as_json: bool, *, changed: boo
         grid.add_row(
             *map(table_cell, (item.desired.owner_description, uid, item.desired.gid, item.desired.root, access_point))
         )
-    make_console().print(grid)
+    print_table(grid)
     for orphan in observed.orphans:
         whose = orphan.point.owner_description
         print_to_stderr(

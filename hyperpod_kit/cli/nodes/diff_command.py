@@ -9,7 +9,7 @@ import click
 
 from hyperpod_kit.cli.cluster.ssh_options import make_live_cluster, ssh_options
 from hyperpod_kit.cli.terminal.options import Cluster, config_argument, json_option
-from hyperpod_kit.cli.terminal.output import make_console, print_json, print_text, print_to_stderr, progress_bar
+from hyperpod_kit.cli.terminal.output import print_json, print_table, print_text, print_to_stderr, progress_bar
 from hyperpod_kit.errors import Absent, AwsError, HyperpodKitError, Unreachable, UsageError
 
 if TYPE_CHECKING:
@@ -73,8 +73,7 @@ def diff(config: Path, nodes: bool, ssh: SshSettings, as_json: bool) -> int:
     if as_json:
         print_json("diff", diff_rows.to_json(bundle, rows, changes))
     else:
-        screen = make_console()
-        screen.print(diff_rows.build_table(bundle, rows))
+        print_table(diff_rows.build_table(bundle, rows))
         for line in diff_rows.change_lines(changes):
             print_text(line)
     if not groups and not groups_error:

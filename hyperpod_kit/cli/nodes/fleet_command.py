@@ -11,7 +11,15 @@ import click
 
 from hyperpod_kit.cli.cluster.ssh_options import make_live_cluster, ssh_options
 from hyperpod_kit.cli.terminal.options import cluster_options, json_option, resolve_cluster
-from hyperpod_kit.cli.terminal.output import make_console, print_json, print_json_line, print_to_stderr, progress_bar
+from hyperpod_kit.cli.terminal.output import (
+    clear_screen,
+    print_json,
+    print_json_line,
+    print_table,
+    print_text,
+    print_to_stderr,
+    progress_bar,
+)
 from hyperpod_kit.errors import AwsError, ClusterError, Unreachable, UsageError
 
 if TYPE_CHECKING:
@@ -123,15 +131,17 @@ def _watch(
 
 
 def _show(view: FleetView, page: Optional[Path], each: bool, as_json: bool) -> None:
-    from hyperpod_kit.cli.views.fleet_tables import render_fleet_tables, summarize
+    from hyperpod_kit.cli.views.fleet_tables import build_fleet_tables, describe_gaps, summarize
 
     _write_page(view, page)
     if as_json:
         print_json("fleet", view.to_dict())
     else:
-        screen = make_console()
-        for part in render_fleet_tables(view, each):
-            screen.print(part)
+        for table in build_fleet_tables(view, each):
+            print_table(table)
+            print_text()
+        for line in describe_gaps(view):
+            print_text(line, fg="yellow")
     print_to_stderr(summarize(view))
 
 
@@ -141,7 +151,7 @@ def _redraw(view: FleetView, page: Optional[Path], each: bool, as_json: bool) ->
         _write_page(view, page)
         print_json_line("fleet", view.to_dict())
         return
-    make_console().clear()
+    clear_screen()
     _show(view, page, each, as_json)
 
 

@@ -10,6 +10,7 @@ import click
 
 from hyperpod_kit.cli.terminal.lazy import SummaryGroup
 from hyperpod_kit.cli.terminal.options import alert_options, json_option
+from hyperpod_kit.command_line.tables import Column, TextTable, format_utc
 from hyperpod_kit.errors import Absent, RunError, Unreachable, UsageError
 
 if TYPE_CHECKING:
@@ -253,11 +254,8 @@ def _open_ledger(path: Path, create: bool = False) -> Iterator[AuditLedger]:
 
 
 def _print_audit_rows_and_gaps(matches: AuditResult, as_json: bool) -> None:
-    import time
 
-    from rich.table import Table
-
-    from hyperpod_kit.cli.terminal.output import make_console, print_json, print_to_stderr, table_cell
+    from hyperpod_kit.cli.terminal.output import print_json, print_table, print_to_stderr, table_cell
 
     if as_json:
         print_json(
@@ -265,11 +263,18 @@ def _print_audit_rows_and_gaps(matches: AuditResult, as_json: bool) -> None:
             {"rows": matches.rows, "gaps": [vars(gap) for gap in matches.gaps], "more": matches.more},
         )
         return
-    grid = Table()
-    for column in ("when", "who", "job", "what", "path", "from", "note"):
-        grid.add_column(column)
+    columns = (
+        "WHEN",
+        "WHO",
+        "WHAT",
+        Column("PATH", folds=True),
+        "JOB",
+        Column("FROM", may_miss=True),
+        Column("NOTE", folds=True, may_miss=True),
+    )
+    grid = TextTable(columns)
     for row in matches.rows:
-        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["time"]))
+        when = format_utc(row["time"])
         who = row["user"] or (str(row["uid"]) if row["uid"] >= 0 else "unknown")
         job = ""
         if row["job"]:
@@ -282,8 +287,8 @@ def _print_audit_rows_and_gaps(matches: AuditResult, as_json: bool) -> None:
             what = f"{row['op']} ({row['result']})"
         else:
             what = row["op"]
-        grid.add_row(*map(table_cell, (when, who, job, what, path, row["host"], row["note"])))
-    make_console().print(grid)
+        grid.add_row(*map(table_cell, (when, who, what, path, job, row["host"], row["note"])))
+    print_table(grid)
     for gap in matches.gaps[:20]:
         print_to_stderr(f"gap: {gap.host + ': ' if gap.host else ''}{gap.why}")
     if len(matches.gaps) > 20:

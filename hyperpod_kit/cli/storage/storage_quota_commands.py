@@ -10,6 +10,7 @@ import click
 
 from hyperpod_kit.cli.terminal.lazy import SummaryGroup
 from hyperpod_kit.cli.terminal.options import json_option
+from hyperpod_kit.command_line.tables import Column, TextTable
 from hyperpod_kit.errors import HyperpodKitError, UsageError
 
 if TYPE_CHECKING:
@@ -316,14 +317,12 @@ def _stop_or_resume_access_point_writes(
 
 
 def _print_quota_usage(usages: list[QuotaUsed]) -> None:
-    from rich.table import Table
-
-    from hyperpod_kit.cli.terminal.output import make_console, table_cell
+    from hyperpod_kit.cli.terminal.output import print_table, table_cell
     from hyperpod_kit.cli.views.storage_usage_show import format_size
 
-    grid = Table()
-    for column in ("directory", "holds", "may hold", "files", "may have", "full", "grace"):
-        grid.add_column(column)
+    numbers = [Column(head, is_number=True) for head in ("HOLDS", "MAY HOLD", "FULL")]
+    counts = [Column(head, is_number=True, may_miss=True) for head in ("FILES", "MAY HAVE")]
+    grid = TextTable(("DIRECTORY", *numbers, *counts, Column("GRACE", may_miss=True)))
     for usage in usages:
         limits = usage.limits
         room, files = limits.hard_bytes or limits.soft_bytes, limits.hard_files or limits.soft_files
@@ -337,6 +336,6 @@ def _print_quota_usage(usages: list[QuotaUsed]) -> None:
         file_text = "any"
         if files:
             file_text = f"{files:,}"
-        values = (format_size(usage.bytes), room_text, counted, file_text)
-        grid.add_row(*map(table_cell, (usage.directory, *values, f"{usage.share:.1%}", usage.grace)))
-    make_console().print(grid)
+        values = (format_size(usage.bytes), room_text, f"{usage.share:.1%}", counted, file_text)
+        grid.add_row(*map(table_cell, (usage.directory, *values, usage.grace)))
+    print_table(grid)

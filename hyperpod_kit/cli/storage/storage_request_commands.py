@@ -11,6 +11,7 @@ import click
 
 from hyperpod_kit.cli.terminal.lazy import SummaryGroup
 from hyperpod_kit.cli.terminal.options import json_option
+from hyperpod_kit.command_line.tables import Column, TextTable
 from hyperpod_kit.errors import HyperpodKitError, UsageError
 
 if TYPE_CHECKING:
@@ -243,9 +244,7 @@ def _pending_request_row_with_usage(pending: PendingRequest, root: str) -> dict[
 
 
 def _print_requests(waiting: list[dict[str, Any]], decided: list[QuotaDecision]) -> None:
-    from rich.table import Table
-
-    from hyperpod_kit.cli.terminal.output import make_console, table_cell
+    from hyperpod_kit.cli.terminal.output import print_table, table_cell
     from hyperpod_kit.cli.views.storage_usage_show import format_size
     from hyperpod_kit.storage.quota.requests import user_name_or_uid
 
@@ -258,9 +257,18 @@ def _print_requests(waiting: list[dict[str, Any]], decided: list[QuotaDecision])
             parts.append(f"{files:,} files")
         return ", ".join(parts) or "no limit"
 
-    grid = Table()
-    for column in ("id", "who", "directory", "holds", "may hold", "asks for", "why", "answer"):
-        grid.add_column(column, overflow="fold" if column == "id" else "ellipsis")
+    grid = TextTable(
+        (
+            "ID",
+            "WHO",
+            Column("DIRECTORY", folds=True),
+            Column("HOLDS", may_miss=True),
+            Column("MAY HOLD", may_miss=True),
+            Column("ASKS FOR", folds=True),
+            Column("WHY", folds=True, may_miss=True),
+            Column("ANSWER", folds=True),
+        )
+    )
     for row in waiting:
         now, asks = row["now"], limits((row["bytes"], row["files"]))
         usage = ("?", "?")
@@ -289,7 +297,7 @@ def _print_requests(waiting: list[dict[str, Any]], decided: list[QuotaDecision])
             decision_text,
         )
         grid.add_row(*map(table_cell, values))
-    make_console().print(grid)
+    print_table(grid)
 
 
 def _hard_limits(limits: dict[str, int]) -> tuple[int, int]:

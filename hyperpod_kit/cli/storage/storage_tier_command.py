@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Optional
 import click
 
 from hyperpod_kit.cli.terminal.options import json_option
+from hyperpod_kit.command_line.tables import Column, TextTable
 from hyperpod_kit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -127,28 +128,31 @@ def _look_up_links_for_fsx_release(file_system_id: str, planned: TierPlan) -> Fs
 
 
 def _print_tier_plan(planned: TierPlan) -> None:
-    from rich.table import Table
-
-    from hyperpod_kit.cli.terminal.output import make_console, print_text, table_cell
+    from hyperpod_kit.cli.terminal.output import print_table, print_text, table_cell
     from hyperpod_kit.cli.views.storage_usage_show import format_size
 
-    grid = Table()
-    for column in ("run", "checkpoint", "", "on disk", "why it stays"):
-        grid.add_column(column)
+    columns = (
+        "CHECKPOINT",
+        Column("RUN", folds=True),
+        "FATE",
+        Column("ON DISK", is_number=True),
+        Column("WHY IT STAYS", folds=True),
+    )
+    grid = TextTable(columns)
     for checkpoint in planned.choice.go:
-        grid.add_row(*map(table_cell, (checkpoint.root, checkpoint.attempt, "goes", format_size(checkpoint.size), "")))
+        grid.add_row(*map(table_cell, (checkpoint.attempt, checkpoint.root, "goes", format_size(checkpoint.size), "")))
     going = {(checkpoint.root, checkpoint.attempt) for checkpoint in planned.choice.go}
     for root in planned.roots:
         for item in root.items:
             if (item.root, item.attempt) not in going:
                 grid.add_row(
                     *map(
-                        table_cell, (item.root, item.attempt, "stays", format_size(item.size), "the rule needs no more")
+                        table_cell, (item.attempt, item.root, "stays", format_size(item.size), "the rule needs no more")
                     )
                 )
         for attempt, reason in root.stay:
-            grid.add_row(*map(table_cell, (root.store.url, attempt, "stays", "", reason)))
-    make_console().print(grid)
+            grid.add_row(*map(table_cell, (attempt, root.store.url, "stays", "", reason)))
+    print_table(grid)
     for pool in planned.pools:
         if pool.total:
             saved = sum(checkpoint.size for checkpoint in planned.choice.go if checkpoint.pool == pool.name)

@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Callable, Dict, TextIO
+from typing import TYPE_CHECKING, Callable, Dict, TextIO, Tuple
 
 from hyperpod_kit.command_line.documents import document
+from hyperpod_kit.command_line.tables import Column, format_rows
 from hyperpod_kit.errors import Absent, NodeError, Unreachable, UsageError
 from hyperpod_kit.exit_codes import ExitCode
+from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.states import MountState
 from hyperpod_kit.node.machine.context import Node, open_node
 from hyperpod_kit.untrusted import terminal
@@ -63,18 +65,23 @@ def check_mounts_or_run_action_command(args: argparse.Namespace) -> int:
             )
         )
     else:
-        for status in statuses:
-            if status.nearly_full:
-                full = f"nearly full: {status.fullness_text}"
-            else:
-                full = status.fullness_text
-            columns = [f"{status.state:<12}", f"{status.name:<16}", status.path, status.source, status.detail, full]
-            print("  ".join(column for column in columns if column))
+        print(format_rows(_MOUNT_COLUMNS, [_mount_row(status) for status in statuses]))
         for line in [*warned, *(f"Slurm: {finding.message}" for finding in slurm)]:
             print(f"warning: {line}", file=sys.stderr)
     if all(status.healthy for status in statuses):
         return 0
     return 1
+
+
+_MOUNT_COLUMNS = ("NAME", "STATE", "PATH", Column("SOURCE", folds=True), Column("DETAIL", folds=True))
+
+
+def _mount_row(status: MountStatus) -> Tuple[str, ...]:
+    full = status.fullness_text
+    if status.nearly_full:
+        full = f"nearly full: {status.fullness_text}"
+    detail = "; ".join(filter(None, (status.detail, full)))
+    return status.name, status.state, status.path, status.source, detail
 
 
 def ensure_mounted_action(node: Node, name: str) -> int:

@@ -63,7 +63,7 @@ class StandingAlert:
         """Render the alert as it is sent: one that comes late says of when it is."""
         if not self.over:
             return self.alert
-        when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(self.since))
+        when = time.strftime("%Y-%m-%d %H:%MZ", time.gmtime(self.since))
         return replace(
             self.alert,
             subject=f"{self.alert.subject} (over)",

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Sequence
 
 import pytest
-from rich.console import Console
 
 from hyperpod_kit.cli.main import run_command_line
 from hyperpod_kit.cli.views.fleet_html import render_fleet_html
-from hyperpod_kit.cli.views.fleet_tables import render_fleet_tables
+from hyperpod_kit.cli.views.fleet_tables import build_fleet_tables, describe_gaps
 from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.states import MountState
 from hyperpod_kit.node.devices.findings import Cure, DeviceFinding
@@ -118,11 +117,8 @@ def seen(*more: NodeNotes, queue: Sequence[Dict[str, str]] = (), roots: Sequence
 
 
 def printed(view: FleetView, width: int = 80, each: bool = False) -> str:
-    console = Console(width=width, record=True, color_system=None, markup=False, emoji=False, highlight=False)
-    with console.capture() as capture:
-        for part in render_fleet_tables(view, each):
-            console.print(part)
-    return capture.get()
+    lines = [table.format(width) for table in build_fleet_tables(view, each)]
+    return "\n".join([*lines, *describe_gaps(view)])
 
 
 def test_what_is_wrong_comes_first_and_hung_is_not_stale() -> None:

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 @click.argument("code")
 @json_option
 def explain(code: str, as_json: bool) -> None:
-    """Explain CODE: a finding such as HPK-U020, J009 or S015, or the exit code of a command.
+    """Explain an error code, such as HPK-U020, J009 or S015, or the exit code of a command.
 
-    Text in ‹› is filled in by the program that reports the finding.
+    Placeholders in ‹› are filled in by the program that reports the finding.
 
     \b
     Examples:

@@ -26,7 +26,7 @@ def open_existing_root_as_owner(args: argparse.Namespace) -> Store:
     mount may be gone, so nothing was checked."""
     store = open_as_owner(args.root)
     if not store.exists(layout.RUN_FILE) and not any(map(layout.is_root_entry, store.list())):
-        raise Absent(f"{store.url} has no {layout.RUN_FILE}: it is no checkpoint root, or its mount is gone")
+        raise Absent(f"{store.url} has no {layout.RUN_FILE}: it is not a checkpoint root, or its mount is gone")
     return store
 
 
@@ -267,7 +267,7 @@ def verify_checkpoints(args: argparse.Namespace) -> int:
     for checkpoint_id in args.attempts:
         if layout.parse_checkpoint_id(checkpoint_id) is None:
             raise UsageError(
-                f"{checkpoint_id} is no name of a checkpoint", hint=f"hyperpod-kit checkpoint ls {store.url}"
+                f"{checkpoint_id} is not a name of a checkpoint", hint=f"hyperpod-kit checkpoint ls {store.url}"
             )
     checkpoint_ids = args.attempts or [
         entry.checkpoint_id for entry in selection.iter_committed_not_excluded_newest_first(store)

@@ -19,9 +19,9 @@ from hyperpod_kit.untrusted import terminal
 
 RETENTION_OPTIONS = (
     OptionSpec("--latest", "Keep the newest N.", "N", int),
-    OptionSpec("--every-steps", "Keep the first at or after each N steps.", "N", int),
-    OptionSpec("--every-seconds", "Keep the first in each S seconds.", "S", float),
-    OptionSpec("--best", "Keep the N best (default 1, min)", "METRIC[:N[:min|max]]", is_repeated=True),
+    OptionSpec("--every-steps", "Keep the first one at or after every N steps.", "N", int),
+    OptionSpec("--every-seconds", "Keep the first one in every S seconds.", "S", float),
+    OptionSpec("--best", "Keep the N best; default: 1, min.", "METRIC[:N[:min|max]]", is_repeated=True),
 )
 """The options that `retention_policy_of_options` reads."""
 

@@ -343,7 +343,7 @@ def _verified_shard(store: Store, checkpoint_id: str, rank: int, world: int, run
 def _read_shard_head(reader: Any, file: str) -> bytes:
     size = shard.head_size(memoryview(_read_exactly(reader, 0, 8, file)))
     if size > min(reader.size, _MAX_HEADER_BYTES):
-        raise CheckpointError(f"{file} is no shard: its header would have {size} bytes")
+        raise CheckpointError(f"{file} is not a shard: its header would have {size} bytes")
     return _read_exactly(reader, 0, size, file)
 
 

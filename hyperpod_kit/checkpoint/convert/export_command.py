@@ -18,20 +18,20 @@ from hyperpod_kit.untrusted import terminal
 
 COMMAND = CommandSpec(
     "export",
-    "A checkpoint for other tools.",
+    "Export a checkpoint for other tools.",
     "hyperpod_kit.checkpoint.convert.export_command:main",
     arguments=(ArgumentSpec("root", "ROOT", "Checkpoint root."),),
     options=(
-        OptionSpec("--attempt", "Which checkpoint (default: the newest valid one)", "ATTEMPT"),
+        OptionSpec("--attempt", "Checkpoint, as `ls` shows it; default: the newest valid one.", "CHECKPOINT"),
         OptionSpec("--to", "Format to write.", choices=FORMATS, is_required=True),
         OptionSpec(
             "--output",
-            "File to make (dcp, deepspeed, huggingface, megatron: a directory); not one that exists.",
+            "File to create (dcp, deepspeed, huggingface, megatron: directory); must not exist.",
             "OUTPUT",
             is_required=True,
         ),
-        OptionSpec("--dry-run", "Read no tensor, and only say what would be written."),
-        OptionSpec("--json", "For programs."),
+        OptionSpec("--dry-run", "Show what would be written; read no tensors and write nothing."),
+        OptionSpec("--json", "Print JSON on stdout."),
     ),
     examples=(
         "/fsx/alice/run1 --to safetensors --output model.safetensors",

@@ -22,23 +22,23 @@ from hyperpod_kit.errors import UsageError
 from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.untrusted import terminal
 
-_CHECKPOINT_HELP = "A root (its newest), ROOT/ATTEMPT, or the ATTEMPT of the other one's root."
+_CHECKPOINT_HELP = "ROOT (its newest checkpoint), ROOT/CHECKPOINT, or a CHECKPOINT of the other root."
 
 COMMAND = CommandSpec(
     "diff",
-    "What two checkpoints have differently.",
+    "Compare two checkpoints.",
     "hyperpod_kit.checkpoint.diffing.command:main",
-    description="What is different in checkpoint B: tensors that were added and removed, that have another shape or "
-    "type, and that changed, with the largest difference; other values. Every byte of both is verified. Exit codes: "
-    "0 they are the same, 1 they differ or one is damaged, 2 usage, 3 could not check.",
+    description="Compare checkpoint B with checkpoint A: tensors that were added or removed, have another shape or "
+    "type, or changed, with the largest difference; and other values. Every byte of both is verified. The exit code "
+    "is 0 when they are the same, and 1 when they differ or one is damaged.",
     arguments=(ArgumentSpec("before", "A", _CHECKPOINT_HELP), ArgumentSpec("after", "B", _CHECKPOINT_HELP)),
     options=(
-        OptionSpec("--limit", "Lines a kind (default 50, 0 all)", "N", int, default=50),
-        OptionSpec("--json", "For programs: all of it."),
+        OptionSpec("--limit", "Maximum lines per kind of difference, 0 for all; default: 50.", "N", int, default=50),
+        OptionSpec("--json", "Print JSON on stdout, without a limit."),
     ),
     examples=(
         "/fsx/alice/run1 /fsx/alice/run2  # the newest of each",
-        "/fsx/alice/run1/ATTEMPT ATTEMPT  # two of one run, as `ls` names them",
+        "/fsx/alice/run1/CHECKPOINT CHECKPOINT  # two of one run, as `ls` shows them",
         "/fsx/alice/run1 s3://my-bucket/run1 --json",
     ),
 )

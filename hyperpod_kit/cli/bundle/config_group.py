@@ -33,18 +33,18 @@ def config() -> None:
 
 @config.command()
 @config_argument
-@click.option("--effective", "everything", is_flag=True, help="With every default, marked as such.")
+@click.option("--effective", "everything", is_flag=True, help="Include every default, marked as such.")
 @json_option
 def show(config: Path, everything: bool, as_json: bool) -> None:
     """Print the configuration as YAML.
 
-    What is printed is a configuration again, and means the same; with --json it is the value of `configuration`. The
+    The output is a valid configuration with the same meaning; with --json it is the value of `configuration`. The
     command fails where `validate` would.
 
     \b
     Examples:
       hyperpod-kit config show
-      hyperpod-kit config show --effective            # every key there is, defaults marked
+      hyperpod-kit config show --effective            # every key, defaults marked
       hyperpod-kit config show --effective --json     # for scripts
     """
     from hyperpod_kit.config import effective
@@ -61,13 +61,13 @@ def show(config: Path, everything: bool, as_json: bool) -> None:
 
 @config.command()
 @click.option(
-    "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write it there, not to stdout."
+    "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write to FILE instead of stdout."
 )
 def schema(output: Optional[Path]) -> None:
     """Print the JSON Schema of the configuration.
 
-    An editor that knows it completes keys, shows what they mean and marks what is wrong. Limits and lists of values
-    (instance types, for one) are those of the installed botocore.
+    Editors use it to complete keys, explain them and mark errors. Limits and lists of values, such as instance types,
+    come from the installed botocore.
 
     \b
     Examples:

@@ -11,9 +11,11 @@ from hyperpod_kit.cli.terminal.output import print_document
 
 @click.command("describe-package")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--client", default="", metavar="NAME", help="What a package is for whose name does not say it.")
+@click.option(
+    "--client", default="", metavar="NAME", help="Client that the packages are for, when their names do not tell."
+)
 def describe_package(files: tuple[Path, ...], client: str) -> None:
-    """Print the entries of `hyperpod_kit.clients` for these .deb files, as JSON.
+    """Print the `hyperpod_kit.clients` entries for .deb files, as JSON.
 
     \b
     Examples:

@@ -18,14 +18,16 @@ if TYPE_CHECKING:
 
 @click.command()
 @config_argument
-@click.option("--group", metavar="NAME", help="The role of this instance group; default: the cluster's own role.")
+@click.option(
+    "--group", metavar="NAME", help="Print the policy for the role of this instance group; default: the cluster's role."
+)
 @click.option("--trust", "of_trust", is_flag=True, help="Print the trust policy instead of the permissions.")
 def policy(config: Path, group: Optional[str], of_trust: bool) -> None:
-    """Print the least policy of the nodes' role, from the configuration.
+    """Print the minimal IAM policy for the nodes' role.
 
-    One statement for each thing that nodes need: the bundle, each mount, each secret, logs, sessions; and a Deny for
-    writing where the bundle is. `validate --aws` has IAM simulate the same list against the role that there is. Asks
-    nobody, changes nothing.
+    The policy has one statement for each thing that nodes need (the bundle, each mount, each secret, logs, sessions),
+    and a Deny for writing to the bundle's prefix. `validate --aws` has IAM simulate the same statements against the
+    existing role. This command is offline and changes nothing.
 
     \b
     Examples:
@@ -52,11 +54,9 @@ def policy(config: Path, group: Optional[str], of_trust: bool) -> None:
     print_document(document)
     if settings.metadata_users is None:
         print_to_stderr(
-            "every process of every user on these nodes has these rights: the metadata service is open to all of them"
+            "every process of every user on these nodes has these permissions, because the metadata service is open to all"
         )
-        print_to_stderr(
-            "hyperpod_kit.metadata_service closes it (docs/users.md); --group prints the role of one group alone"
-        )
+        print_to_stderr("hyperpod_kit.metadata_service closes it; --group prints the policy for the role of one group")
     else:
         print_to_stderr(
             f"on the nodes root{''.join(f', {name}' for name in settings.metadata_users)} can have these rights"

@@ -29,10 +29,13 @@ if TYPE_CHECKING:
 
 @click.command("create-cluster")
 @config_argument
-@click.option("--wait", "then_wait", is_flag=True, help="Return when every node runs.")
-@click.option("--dry-run", is_flag=True, help="Check everything offline, send nothing.")
+@click.option("--wait", "then_wait", is_flag=True, help="Return when every node is running.")
+@click.option("--dry-run", is_flag=True, help="Check everything offline and send nothing.")
 @click.option(
-    "--json", "as_json", is_flag=True, help="With --dry-run: the request, for aws --cli-input-json. Else: the answer."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print JSON: the result, or with --dry-run the request for aws --cli-input-json.",
 )
 @timeout_option
 @interval_option
@@ -41,14 +44,14 @@ def create_cluster(
 ) -> None:
     """Create the cluster.
 
-    The request is checked against the installed botocore first, and the bundle must be uploaded. The output of
-    --dry-run --json is exactly what `aws sagemaker create-cluster --cli-input-json` takes. A cluster that is there
-    already and is what the configuration says is no error, so the command can be repeated.
+    The request is validated against the installed botocore first, and the bundle must have been uploaded. The output
+    of --dry-run --json is the input of `aws sagemaker create-cluster --cli-input-json`. The command succeeds if the
+    cluster exists and matches the configuration, so it can be repeated.
 
     \b
     Examples:
       hyperpod-kit create-cluster --wait
-      hyperpod-kit create-cluster --dry-run --json > request.json  # what would be sent
+      hyperpod-kit create-cluster --dry-run --json > request.json  # the request
     """
     from hyperpod_kit.aws.sagemaker import SageMaker
     from hyperpod_kit.cluster import create
@@ -108,13 +111,13 @@ def create_cluster(
 def wait(
     config: Path, cluster: Optional[str], region: Optional[str], timeout: float, interval: float, as_json: bool
 ) -> None:
-    """Wait until every node runs.
+    """Wait until every node is running.
 
-    Ready is a cluster that is InService with as many running nodes as AWS aims at, group by group. Where nodes are
-    provisioned continuously, failed ones are told with AWS's reason, and the wait goes on: AWS tries again.
+    A cluster is ready when it is InService and each group has as many running nodes as requested. With continuous
+    provisioning, nodes that fail are reported with AWS's reason and the wait continues, because AWS tries again.
 
-    Exit code 1 when the cluster fails, with AWS's reason; 3 when time is up or AWS does not answer. It can be ended
-    and begun again at any time.
+    The exit code is 1 when the cluster fails, and 3 when --timeout has passed or AWS does not answer. The command can
+    be stopped and repeated at any time.
 
     \b
     Examples:
@@ -136,7 +139,7 @@ def wait(
 @cluster_options
 @json_option
 def describe_cluster(config: Path, cluster: Optional[str], region: Optional[str], as_json: bool) -> int:
-    """Status, groups and failures. Exit code 1 when the cluster has failed.
+    """Show the status, groups and failures of the cluster. The exit code is 1 when the cluster has failed.
 
     \b
     Examples:
@@ -189,10 +192,10 @@ def _print_cluster_state(state: ClusterState) -> None:
 
 @click.command("delete-cluster")
 @cluster_options
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--dry-run", is_flag=True, help="Show what would be deleted, and delete nothing.")
 @drain_options
-@click.option("--wait", "then_wait", is_flag=True, help="Return when it is gone.")
+@click.option("--wait", "then_wait", is_flag=True, help="Return when the cluster is deleted.")
 @timeout_option
 @interval_option
 @json_option
@@ -208,15 +211,14 @@ def delete_cluster(
     interval: float,
     as_json: bool,
 ) -> None:
-    """Delete the cluster and its nodes. File systems and buckets stay.
+    """Delete the cluster and its nodes. File systems and buckets are kept.
 
-    Asks first, and lists the jobs that run. --when-idle lets no new job start and waits until those that run have
-    ended; --drain also queues jobs again that Slurm may queue again, so that each of them ends with what it has saved:
-    the queue itself goes with the cluster. When --drain-timeout is over, nothing is sent, the nodes take jobs again,
-    and the exit code is 3.
+    The command lists the running jobs and asks for confirmation. --when-idle accepts no new jobs and waits until the
+    running ones have ended. --drain also requeues the jobs that Slurm may requeue, so that each of them ends with what
+    it has saved; the queue itself is deleted with the cluster. When --drain-timeout has passed, nothing is deleted,
+    the nodes accept jobs again, and the exit code is 3.
 
-    A cluster that is being deleted already is waited for, and one that is not there is no error, so the command can be
-    repeated.
+    The command succeeds if the cluster no longer exists, so it can be repeated.
 
     \b
     Examples:

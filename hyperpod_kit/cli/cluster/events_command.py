@@ -51,19 +51,21 @@ def parse_since_option(ctx: click.Context, param: click.Parameter, value: Option
     "--since",
     metavar="WHEN",
     callback=parse_since_option,
-    help="45s, 30m, 2h, 3d ago, or a moment: 2026-01-31T12:00 (UTC).",
+    help="Start of the period: 45s, 30m, 2h or 3d ago, or 2026-01-31T12:00 (UTC).",
 )
-@click.option("--group", metavar="NAME", help="Of one instance group.")
-@click.option("--node", metavar="NODE", help="Of one instance: its id, or as for replace-node.")
+@click.option("--group", metavar="NAME", help="Only this instance group.")
+@click.option("--node", metavar="NODE", help="Only this node: an instance id, or as for replace-node.")
 @click.option(
     "--level",
     type=click.Choice(["Info", "Warn", "Error"], case_sensitive=False),
     default="Info",
     show_default=True,
-    help="This one and worse.",
+    help="Lowest level to show.",
 )
-@click.option("--limit", default=50, show_default=True, type=click.IntRange(0), help="The newest so many; 0 for all.")
-@click.option("--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@click.option(
+    "--limit", default=50, show_default=True, type=click.IntRange(0), help="Number of newest events to show; 0 for all."
+)
+@click.option("--follow", is_flag=True, help="Keep printing new events until Ctrl-C.")
 @interval_option
 @json_option
 def events(
@@ -79,10 +81,10 @@ def events(
     interval: float,
     as_json: bool,
 ) -> None:
-    """What HyperPod did and what failed, with AWS's reason. Oldest first.
+    """Show what HyperPod did and what failed, with AWS's reason, oldest first.
 
-    Only for clusters with continuous provisioning; for others the exit code is 2. With --follow, --json prints one line
-    per event.
+    Only clusters with continuous provisioning have events; for others the exit code is 2. With --follow, --json prints
+    one line per event.
 
     \b
     Examples:

@@ -35,7 +35,7 @@ _STYLES = {"Running": "green", "InService": "green", "Failure": "bold red", "Fai
 @region_option
 @json_option
 def list_clusters(region: Optional[str], as_json: bool) -> None:
-    """Every HyperPod cluster of the account in one region.
+    """List the HyperPod clusters of the account in one region.
 
     \b
     Examples:
@@ -65,15 +65,15 @@ def list_clusters(region: Optional[str], as_json: bool) -> None:
 
 @click.command("list-cluster-nodes")
 @cluster_options
-@click.option("--group", "groups", metavar="NAME", multiple=True, help="Of this instance group; may be repeated.")
+@click.option("--group", "groups", metavar="NAME", multiple=True, help="Only this instance group; repeatable.")
 @click.option(
-    "--state", "states", metavar="STATE", multiple=True, help="In this state, such as Failure; may be repeated."
+    "--state", "states", metavar="STATE", multiple=True, help="Only nodes in this state, such as Failure; repeatable."
 )
 @click.option(
     "--watch",
     type=click.FloatRange(1),
     metavar="SECONDS",
-    help="Look again that often until Ctrl-C, and say what has changed.",
+    help="Poll at this interval until Ctrl-C, and show changes.",
 )
 @json_option
 def list_cluster_nodes(
@@ -85,7 +85,7 @@ def list_cluster_nodes(
     watch: Optional[float],
     as_json: bool,
 ) -> None:
-    """Every node with its address and state. With --json and --watch, one line is one whole look.
+    """List the nodes with their addresses and states. With --json and --watch, each poll prints one line.
 
     \b
     Examples:

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 @click.group(cls=SummaryGroup)
 def users() -> None:
-    """Homes of users and shares of groups: EFS access points, their owners, and who may mount them."""
+    """Manage home directories and shared directories on EFS: access points, their owners, and who may mount them."""
 
 
 @users.command()
 @config_argument
-@click.option("--dry-run", is_flag=True, help="Say what would be made, and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be created, and change nothing.")
 @click.option(
     "--remove-open-statements",
     "remove_open",
@@ -32,12 +32,12 @@ def users() -> None:
 )
 @json_option
 def apply(config: Path, dry_run: bool, remove_open: bool, as_json: bool) -> int:
-    """Make the access points and the policy.
+    """Create the access points and the file system policy.
 
-    One access point a user, one a group that shares a directory beside the homes, and a policy that keeps everybody
-    else out. What is there already is kept, whoever made it, if it has that directory, uid and gid. Nothing is ever
-    replaced or deleted. The ids are written beside CONFIG, where `render` and `upload` read them. Exit code 1 when the
-    file system contradicts the configuration.
+    Each user gets an access point, and so does each group that shares a directory; the policy denies access to
+    everybody else. An existing access point with the right directory, uid and gid is used, whoever created it. Nothing
+    is replaced or deleted. The ids are written beside CONFIG, where `render` and `upload` read them. The exit code is
+    1 when the file system contradicts the configuration.
 
     \b
     Examples:
@@ -76,11 +76,9 @@ def apply(config: Path, dry_run: bool, remove_open: bool, as_json: bool) -> int:
 
 @users.command()
 @config_argument
-@click.option("--execution-role", "role", is_flag=True, help="What the nodes' role needs, instead.")
+@click.option("--execution-role", "role", is_flag=True, help="Print the policy that the nodes' role needs instead.")
 def policy(config: Path, role: bool) -> None:
-    """Print the policy that `apply` puts.
-
-    For review, or for a tool of your own. Changes nothing.
+    """Print the policy that `apply` would set, for review or for other tools. Changes nothing.
 
     \b
     Examples:

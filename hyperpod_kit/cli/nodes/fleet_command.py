@@ -31,21 +31,29 @@ _sleep = time.sleep
 
 @click.command("fleet")
 @cluster_options
-@click.option("--root", "roots", multiple=True, metavar="ROOT", help="Steps of the jobs of a root too; repeatable.")
-@click.option("--html", "page", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write a page.")
-@click.option("--watch", type=click.FloatRange(1), metavar="SECONDS", help="Look again that often until Ctrl-C.")
-@click.option("--per-node", "each", is_flag=True, help="A row for each node instead of one for those that are alike.")
+@click.option(
+    "--root", "roots", multiple=True, metavar="ROOT", help="Show the steps of the jobs of this root too; repeatable."
+)
+@click.option(
+    "--html",
+    "page",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write an HTML page to FILE.",
+)
+@click.option("--watch", type=click.FloatRange(1), metavar="SECONDS", help="Poll at this interval until Ctrl-C.")
+@click.option("--per-node", "each", is_flag=True, help="Print one row per node instead of grouping them.")
 @click.option(
     "--save",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Keep the nodes' notes, a file for each node.",
+    help="Save the nodes' records, one file per node.",
 )
 @click.option(
     "--notes",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Read notes that --save kept; no node and no AWS is asked.",
+    help="Read records written by --save; neither nodes nor AWS are queried.",
 )
 @functools.partial(ssh_options, timeout=15.0)
 @json_option
@@ -62,23 +70,24 @@ def fleet(
     ssh: SshSettings,
     as_json: bool,
 ) -> int:
-    """Nodes, jobs and storage of a cluster at one look, what is wrong first.
+    """Show nodes, jobs and storage of a cluster on one screen, problems first.
 
-    From what nodes publish already: the records of their health checks and devices, what their guard has seen of Slurm,
-    their metrics, and Slurm's queue. Nothing is checked anew and nothing is changed; `validate-mounts` looks at the
-    mounts now. A node that does not answer is silent; one whose checks have stopped is told apart from both. With
+    The data is what nodes already publish: records of health and device checks, findings of the guard about Slurm,
+    metrics, and Slurm's queue. Nothing is checked again and nothing is changed; use `validate-mounts` to check the
+    mounts now. A node that does not answer is silent; a node whose checks have stopped is reported separately. With
     --root, steps and their rate are read from the records of a checkpoint root, here or on a node.
 
-    With --json and --watch, one line is one whole look.
+    With --json and --watch, each poll prints one line.
 
-    Exit code 0 when no node, mount or job has a fault and every node answers, 1 when not, 3 when AWS does not answer.
+    The exit code is 0 when no node, mount or job has a fault and every node answers, 1 otherwise, and 3 when AWS does
+    not answer.
 
     \b
     Examples:
       hyperpod-kit fleet
       hyperpod-kit fleet --root /fsx/runs/llama --html fleet.html
       hyperpod-kit fleet --watch 10
-      hyperpod-kit fleet --save notes  # later, or elsewhere: hyperpod-kit fleet --notes notes
+      hyperpod-kit fleet --save notes  # later: hyperpod-kit fleet --notes notes
     """
     if notes is not None:
         if watch is not None or save is not None:

@@ -164,4 +164,4 @@ def print_end(report: RolloutReport) -> None:
     if state == RolloutState.PAUSED:
         print_to_stderr("next: hyperpod-kit rollout resume, or hyperpod-kit rollout undo")
     elif report.failures:
-        print_to_stderr("then the same command goes on; hyperpod-kit rollout undo takes the others back")
+        print_to_stderr("next: repeat the command to continue, or hyperpod-kit rollout undo to switch the others back")

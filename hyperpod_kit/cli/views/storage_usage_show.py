@@ -33,7 +33,7 @@ def show_count_progress(root: str, ledger: UsageLedger) -> Iterator[Callable[[in
     if ledger.resumed:
         started_at = format_utc(ledger.started_at)
         print_to_stderr(
-            f"{root}: goes on after {ledger.count_entries():,} counted since {started_at}; --fresh begins anew"
+            f"{root}: goes on after {ledger.count_entries():,} counted since {started_at}; --fresh starts again"
         )
     if not sys.stderr.isatty():
         yield lambda count: None

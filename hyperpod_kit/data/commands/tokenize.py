@@ -40,7 +40,7 @@ def read_tokenizer_json(tokenizer_json_path: str) -> str:
         raise NoData(f"there is no {tokenizer_json_path}", hint="the tokenizer.json of a model") from None
     except (UnicodeDecodeError, Untrusted) as err:
         raise UsageError(
-            f"{tokenizer_json_path} is no tokenizer: {clean_one_line(err)}", hint="the tokenizer.json of a model"
+            f"{tokenizer_json_path} is not a tokenizer: {clean_one_line(err)}", hint="the tokenizer.json of a model"
         ) from None
 
 
@@ -56,7 +56,7 @@ class TextTokenizer:
         try:
             self._tokenizer: Any = Tokenizer.from_str(text)
         except Exception as err:  # of the library, whose errors have no class of their own
-            raise UsageError(f"{path} is no tokenizer: {err}", hint="the tokenizer.json of a model") from None
+            raise UsageError(f"{path} is not a tokenizer: {err}", hint="the tokenizer.json of a model") from None
         self._field = field
         self.vocabulary = int(self._tokenizer.get_vocab_size())
         self._end: list[int] = []

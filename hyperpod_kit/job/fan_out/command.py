@@ -38,21 +38,21 @@ _EVERY = 10.0
 
 FAN_OUT = CommandSpec(
     "fan-out",
-    "Copy files from shared storage to the own disk of every node of this job. Each byte is read from storage once, "
-    "by one node, and handed on between the nodes; every chunk is compared. Started again, it goes on with what is "
-    "there.",
+    "Copy files from shared storage to the local disk of every node of this job. Each byte is read from storage "
+    "once and forwarded from node to node; every chunk is verified. If interrupted, repeat the command to continue.",
     "hyperpod_kit.job.fan_out.command:main",
     arguments=(
-        ArgumentSpec("source", "SRC", "A directory, or one file; links to files are followed."),
+        ArgumentSpec("source", "SRC", "Directory or file; links to files are followed."),
         ArgumentSpec(
             "target",
             "DST",
-            "A directory on each node's own disk; variables in single quotes ('$SLURMD_NODENAME') are each node's.",
+            "Directory on each node's local disk; a variable in single quotes ('$SLURMD_NODENAME') is expanded on "
+            "each node.",
         ),
     ),
     options=(
-        OptionSpec("--dry-run", "Only say what would be copied where."),
-        OptionSpec("--json", "Data on standard output."),
+        OptionSpec("--dry-run", "Show what would be copied, and copy nothing."),
+        OptionSpec("--json", "Print JSON on stdout."),
         OptionSpec("--srun", "", "SRUN", default="srun", is_hidden=True),
         OptionSpec("--part", "", is_hidden=True),
     ),

@@ -13,6 +13,7 @@ from typing import List, Mapping, Optional, Sequence, Tuple
 from hyperpod_kit import audit, ending
 from hyperpod_kit.checkpoint.repository.store.open import is_path
 from hyperpod_kit.command_line.documents import document
+from hyperpod_kit.command_line.explaining import print_explain_line
 from hyperpod_kit.errors import Absent, HyperpodKitError, RunError, Unreachable, Untrusted, UsageError
 from hyperpod_kit.job.goodput import job_time, rank_at_hand, root_time, scalars, show, standing
 from hyperpod_kit.job.goodput.job_time import JobTime
@@ -227,6 +228,7 @@ def lint_command(args: argparse.Namespace) -> int:
     else:
         for file, finding in file_findings:
             terminal.print_stdout(finding.render(file))
+        print_explain_line(finding.code for _, finding in file_findings)
     if file_findings:
         return 1
     return 0
@@ -264,6 +266,7 @@ def doctor_command(args: argparse.Namespace) -> int:
         )
     else:
         terminal.print_stdout("\n".join(finding.render() for finding in findings) or "nothing is missing")
+        print_explain_line(finding.code for finding in findings)
     if findings:
         return 1
     return 0

@@ -158,17 +158,23 @@ def _choices_parser(allowed: list[str]) -> Any:
 
 COMMAND = CommandSpec(
     "bench",
-    "How long saves and restores take here, beside the limits of the machine.",
+    "Measure saves and restores against the limits of the machine.",
     "hyperpod_lab.checkpoint_bench.cli:main",
     description=(checkpoint_bench.__doc__ or "").strip(),
     options=(
-        OptionSpec("--sizes", "Of the state, bytes.", "0.5g,2g", _choices_parser(list(SIZES)), default=["0.5g", "2g"]),
         OptionSpec(
-            "--modes", "One process, or two ranks.", "single,fsdp2", _choices_parser(list(MODES)), default=list(MODES)
+            "--sizes", "Sizes of the state to measure.", "0.5g,2g", _choices_parser(list(SIZES)), default=["0.5g", "2g"]
+        ),
+        OptionSpec(
+            "--modes",
+            "One process, two ranks with FSDP2, or both.",
+            "single,fsdp2",
+            _choices_parser(list(MODES)),
+            default=list(MODES),
         ),
         OptionSpec(
             "--phases",
-            "Save is always measured.",
+            "Phases to measure; save is always measured.",
             ",".join(run.PHASES),
             _choices_parser(list(run.PHASES)),
             default=list(run.PHASES),
@@ -188,7 +194,7 @@ COMMAND = CommandSpec(
             Path,
             default=Path(os.environ.get("TMPDIR", "/tmp")),
         ),
-        OptionSpec("--json", "Everything, with raw samples."),
+        OptionSpec("--json", "Print JSON on stdout, with raw samples."),
     ),
     examples=("", "--sizes 0.5g --modes single --dir /fsx/alice --json"),
 )

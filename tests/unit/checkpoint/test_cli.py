@@ -84,7 +84,7 @@ def test_show(store: PosixStore, capsys: pytest.CaptureFixture[str]) -> None:
         assert cli.main(["show", store.url, name]) == 3
         assert f"{name} is not a committed checkpoint" in capsys.readouterr().err
     assert cli.main(["verify", store.url, "../x"]) == 2
-    assert "../x is no name of a checkpoint" in capsys.readouterr().err
+    assert "../x is not a name of a checkpoint" in capsys.readouterr().err
 
 
 def test_verify_says_how_bad_it_is(store: PosixStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

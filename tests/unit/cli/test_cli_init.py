@@ -329,7 +329,7 @@ def test_a_region_of_habit_counts_less_than_the_clusters_own(
         (["--from-cluster-config", "cluster.json"], 2, "init needs --region"),
         (["--from-cluster-config", "none.json"], 3, "there is no configuration file none.json"),
         (["--from-cluster-config", "broken.json"], 1, "is not JSON"),
-        (["--from-cluster-config", "list.json"], 1, "this is no cluster"),
+        (["--from-cluster-config", "list.json"], 1, "this is not a cluster"),
         (["--from-parameters", "list.json"], 1, "holds no object"),
         (["--user", "anna:-1"], 2, "expected NAME:UID"),
         (["--from-example", "no/such/dir/c.json"], 3, "cannot write no/such/dir/c.json"),

@@ -61,7 +61,7 @@ def test_statements_of_others_stay_as_they_are(aws: None) -> None:
 
 @pytest.mark.parametrize("place", ["s3://", "s3://b", "s3://b/", "s3://b/*", "s3://b/a?/", "s3://b/${aws:username}/"])
 def test_what_is_no_prefix(place: str) -> None:
-    with pytest.raises(QuotaError, match="is no prefix"):
+    with pytest.raises(QuotaError, match="is not a prefix"):
         s3_stop.split_prefix_url(place)
 
 

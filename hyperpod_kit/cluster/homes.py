@@ -103,7 +103,7 @@ def require_no_conflicts_or_public_policy(observed: ObservedHomes, *, will_remov
         raise ConfigError(
             f"{observed.arn.rpartition('/')[2]} and the configuration disagree",
             findings=[f"{item.desired.owner_description}: {item.detail}" for item in observed.conflicts],
-            hint="change the configuration back, or move the user to other ids (page `Users and home directories` of the documentation)",
+            hint="change the configuration back, or move the user to other ids, see `Users and home directories`",
         )
     if observed.public_statement_names and not will_remove_public_statements:
         raise ConfigError(

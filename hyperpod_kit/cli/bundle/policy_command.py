@@ -54,7 +54,7 @@ def policy(config: Path, group: Optional[str], of_trust: bool) -> None:
     print_document(document)
     if settings.metadata_users is None:
         print_to_stderr(
-            "every process of every user on these nodes has these permissions, because the metadata service is open to all"
+            "every process of every user on these nodes has these permissions: the metadata service is open to all"
         )
         print_to_stderr("hyperpod_kit.metadata_service closes it; --group prints the policy for the role of one group")
     else:

@@ -127,7 +127,7 @@ def test_an_interview(tmp_path: Path) -> None:
         ("Number of workers", "16"),
         ("DNS name of FSx for Lustre", ""),
         ("EFS file system", "fs-0123456789abcdef0"),
-        ("Its access point", ""),
+        ("Access point of EFS", ""),
         ("Bucket with training data", "größe"),
     )
     terminal.until("is not a bucket name")
@@ -154,7 +154,7 @@ def test_an_interview(tmp_path: Path) -> None:
     assert [mount["path"] for mount in kit["mounts"]] == ["/efs"] and len(kit["users"]) == 2
 
 
-@pytest.mark.parametrize(("key", "code", "last"), [("\x03", 130, "stopped"), ("\x04", 2, "--help names them")])
+@pytest.mark.parametrize(("key", "code", "last"), [("\x03", 130, "stopped"), ("\x04", 2, "see --help")])
 def test_whoever_stops_has_written_nothing(tmp_path: Path, key: str, code: int, last: str) -> None:
     """Ctrl-C, and the end of the input."""
     terminal = Terminal(tmp_path)

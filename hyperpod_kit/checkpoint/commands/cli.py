@@ -8,9 +8,9 @@ import sys
 from typing import List, Optional
 
 from hyperpod_kit import ending
+from hyperpod_kit.checkpoint.commands.byte_counts import format_byte_count
 from hyperpod_kit.checkpoint.commands.inspection import open_existing_root_as_owner
 from hyperpod_kit.checkpoint.commands.keep import RETENTION_OPTIONS
-from hyperpod_kit.checkpoint.commands.table import format_byte_count
 from hyperpod_kit.checkpoint.repository import tensor_export
 from hyperpod_kit.checkpoint.repository.read import verify
 from hyperpod_kit.checkpoint.repository.store.open import is_path

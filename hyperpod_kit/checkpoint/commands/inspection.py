@@ -7,7 +7,7 @@ import itertools
 import json
 from typing import Any, Dict, List, Optional, Tuple
 
-from hyperpod_kit.checkpoint.commands.table import format_byte_count
+from hyperpod_kit.checkpoint.commands.byte_counts import format_byte_count
 from hyperpod_kit.checkpoint.repository import selection
 from hyperpod_kit.checkpoint.repository.format import layout, manifest
 from hyperpod_kit.checkpoint.repository.read import verify

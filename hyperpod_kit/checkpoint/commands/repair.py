@@ -9,8 +9,8 @@ import os
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from hyperpod_kit.checkpoint.agent.reports import extra_state, name_coverage
+from hyperpod_kit.checkpoint.commands.byte_counts import format_byte_count
 from hyperpod_kit.checkpoint.commands.inspection import open_existing_root_as_owner
-from hyperpod_kit.checkpoint.commands.table import format_byte_count
 from hyperpod_kit.checkpoint.repository import selection
 from hyperpod_kit.checkpoint.repository.format import (
     coverage,

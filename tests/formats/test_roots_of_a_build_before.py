@@ -62,7 +62,7 @@ def test_attempts_are_as_they_were_and_their_time_is_unknown(shown: Shown, jobs:
 def test_what_gpus_nobody_counted_is_no_number(shown: Shown, jobs: Path) -> None:
     words = ["job", "goodput", "--root", jobs, "--since", "2020-01-01"]
     head, row = shown(*words, "--price", "2").splitlines()
-    assert head.split()[1:4] == ["goodput", "GPU-hours", "dollars"]
+    assert head.split()[1:4] == ["GOODPUT", "GPU-HOURS", "DOLLARS"]
     assert row.replace("(not known)", "").split()[:3] == ["?", "?", "?"]
     (group,) = json.loads(shown(*words, "--json"))["groups"].values()
     assert (group["goodput"], group["unit"]) == (None, "node")

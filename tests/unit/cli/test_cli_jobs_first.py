@@ -128,7 +128,7 @@ def test_a_slurm_that_does_not_answer_is_told_and_keeps_nobody_from_an_emergency
     queue.silent = "Slurm cannot be asked: no way"
     for option in ("--when-idle", "--drain"):
         refused = hk(*line, "--yes", option)
-        assert refused.code == 3 and "cannot be waited for: Slurm cannot be asked" in refused.err
+        assert refused.code == 3 and "cannot wait for the jobs on these nodes: Slurm cannot be asked" in refused.err
     assert sent(cluster) == []
     done = hk(*line, "--yes", "--json")
     assert done.code == 0 and "could not be listed: Slurm cannot be asked: no way" in done.err and sent(cluster)

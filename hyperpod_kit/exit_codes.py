@@ -34,31 +34,31 @@ class ExitCode(enum.IntEnum):
 
 
 _MEANINGS = {
-    ExitCode.OK: "The command did what it was asked for, and found nothing wrong.",
-    ExitCode.PROBLEM: "Something is wrong with the configuration, the cluster, a mount, a checkpoint or the data.",
-    ExitCode.USAGE: "The command line is wrong by itself, whatever is there.",
+    ExitCode.OK: "The command succeeded and found no problem.",
+    ExitCode.PROBLEM: "The configuration, the cluster, a mount, a checkpoint or the data has a problem.",
+    ExitCode.USAGE: "The command line is invalid, on any machine.",
     ExitCode.ABSENT: (
-        "What the command names or needs is not there or cannot be reached: a file, a root, a cluster, a job, "
-        "credentials, an endpoint, an extra that is not installed; or time is up before an answer. Nothing is known "
-        "then, and nothing is reported as zero."
+        "Something that the command names or needs does not exist or cannot be reached: a file, a root, a cluster, "
+        "a job, credentials, an endpoint, an extra that is not installed; or it did not answer in time. Nothing is "
+        "known in that case, and nothing is reported as zero."
     ),
     ExitCode.NO_STORAGE: (
-        "Storage does not answer for training data or for the checkpoint root, and everything was tried: the job may "
-        "run again."
+        "The storage of the training data or of the checkpoint root does not respond, after all retries. The job "
+        "may be run again."
     ),
-    ExitCode.AGAIN: "`job run`: the job has saved, and wants to run again.",
+    ExitCode.AGAIN: "`job run`: the job has saved and asks to be run again.",
     ExitCode.NOT_MOUNTED: "A rank of `job run`: its container has no mount that holds the checkpoint root.",
     ExitCode.GAVE_UP: (
-        "`job run`: the job gave up, is held, and waits for a person. `checkpoint flush`: a capture is lost."
+        "`job run`: the job gave up and is held for manual action. `checkpoint flush`: a capture is lost."
     ),
     ExitCode.NO_PYTHON: "A rank of `job run`: its container has no Python that can start it.",
-    ExitCode.STOPPED: "Ctrl-C, or a no to a question, stopped the command.",
-    ExitCode.READER_GONE: "The reader of a pipe has gone (`… | head`).",
-    ExitCode.TERMINATED: "`job run`: Slurm ended the job: scancel, or a limit.",
+    ExitCode.STOPPED: "The command was stopped by Ctrl-C or by answering no.",
+    ExitCode.READER_GONE: "The reader of a pipe has closed it (`… | head`).",
+    ExitCode.TERMINATED: "`job run`: Slurm ended the job because of scancel or a limit.",
 }
 
 SUMMARY = (
-    "Exit codes: 0 ok, 1 found something wrong, 2 the command line is wrong by itself, 3 what it names is not there or "
-    "cannot be reached."
+    "Exit codes: 0 success, 1 a problem was found, 2 the command line is invalid, 3 something that it names does "
+    "not exist or cannot be reached."
 )
 """For --help."""

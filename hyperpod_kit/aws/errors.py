@@ -177,7 +177,7 @@ def _unreachable_from_connection_error(what: str, err: Exception) -> Unreachable
         message = f"{what}: {problem}: {err}"
     return Unreachable(
         message,
-        hint="check the network and AWS_ENDPOINT_URL, then again",
+        hint="check the network and AWS_ENDPOINT_URL, then try again",
     )
 
 

@@ -15,21 +15,25 @@ from hyperpod_kit.extras import require_sibling_distribution_installed, requirem
 WITH_TORCH = (
     DeferredSpec(
         "bench",
-        "How long saves and restores take here, beside the limits of the machine.",
+        "Measure saves and restores against the limits of the machine.",
         "hyperpod_lab.checkpoint_bench.cli",
     ),
-    DeferredSpec("diff", "What two checkpoints have differently.", "hyperpod_kit.checkpoint.diffing.command"),
-    DeferredSpec("export", "A checkpoint for other tools.", "hyperpod_kit.checkpoint.convert.export_command"),
+    DeferredSpec("diff", "Compare two checkpoints.", "hyperpod_kit.checkpoint.diffing.command"),
+    DeferredSpec("export", "Export a checkpoint for other tools.", "hyperpod_kit.checkpoint.convert.export_command"),
     DeferredSpec(
         "import",
-        "A checkpoint of another program as the first one of a root.",
+        "Import a checkpoint of another program.",
         "hyperpod_kit.checkpoint.convert.import_command",
     ),
-    DeferredSpec("torture", "Damage, deaths and failing disks, and no wrong restore.", "hyperpod_lab.torture.cli"),
+    DeferredSpec("torture", "Test that no restore is ever wrong, under faults.", "hyperpod_lab.torture.cli"),
 )
 """None of them ships to a node."""
 
-CHECKPOINT = replace(cli.CHECKPOINT, summary="Checkpoints of a run.", commands=(*cli.CHECKPOINT.commands, *WITH_TORCH))
+CHECKPOINT = replace(
+    cli.CHECKPOINT,
+    summary="List, verify, prune, export and measure checkpoints.",
+    commands=(*cli.CHECKPOINT.commands, *WITH_TORCH),
+)
 
 
 def main(argv: list[str]) -> int:

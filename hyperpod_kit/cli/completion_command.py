@@ -15,13 +15,13 @@ SHELLS = ("bash", "zsh", "fish")
 @click.command()
 @click.argument("shell", type=click.Choice(SHELLS), required=False)
 def completion(shell: Optional[str]) -> None:
-    """Print the lines that make a shell complete commands, options and files. Default: for the shell of $SHELL.
+    """Print the completion script for a shell. Default: the shell in $SHELL.
 
-    zsh needs compinit before them, bash its version 4.4 or later. Nothing is asked of AWS while you type.
+    zsh requires compinit to be loaded first, bash requires version 4.4 or later. Completion never calls AWS.
 
     \b
     Examples:
-      source <(hyperpod-kit completion bash)  # for now; in ~/.bashrc for ever
+      source <(hyperpod-kit completion bash)  # add it to ~/.bashrc to keep it
       source <(hyperpod-kit completion zsh)  # in ~/.zshrc, after compinit
       hyperpod-kit completion fish > ~/.config/fish/completions/hyperpod-kit.fish
     """
@@ -33,7 +33,7 @@ def completion(shell: Optional[str]) -> None:
     chosen = shell or os.path.basename(os.environ.get("SHELL", ""))
     if chosen not in SHELLS:
         raise UsageError(
-            f"which shell? $SHELL is {chosen or 'not set'}", hint=f"hyperpod-kit completion {'|'.join(SHELLS)}"
+            f"specify a shell: $SHELL is {chosen or 'not set'}", hint=f"hyperpod-kit completion {'|'.join(SHELLS)}"
         )
     maker = get_completion_class(chosen)
     assert maker is not None

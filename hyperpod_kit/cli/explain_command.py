@@ -15,16 +15,14 @@ from hyperpod_kit.exit_codes import ExitCode
 if TYPE_CHECKING:
     from hyperpod_kit.cli.views.finding_texts import FindingText
 
-FORMAT = "hpk-explain/1"
-
 
 @click.command()
 @click.argument("code")
 @json_option
 def explain(code: str, as_json: bool) -> None:
-    """Explain CODE: a finding such as HPK-U020, J009 or S015, or the exit code of a command.
+    """Explain an error code, such as HPK-U020, J009 or S015, or the exit code of a command.
 
-    Text in ‹› is filled in by the program that reports the finding.
+    Placeholders in ‹› are filled in by the program that reports the finding.
 
     \b
     Examples:
@@ -43,7 +41,7 @@ def _explain_exit_code(code: int, as_json: bool) -> None:
         raise Absent(f"{code} is not an exit code of hyperpod-kit", hint=f"its exit codes are {known}")
     meaning = ExitCode(code).meaning
     if as_json:
-        print_json({"format": FORMAT, "code": str(code), "topic": "Exit codes", "messages": [{"message": meaning}]})
+        print_json("explain", {"code": str(code), "topic": "Exit codes", "messages": [{"message": meaning}]})
         return
     print_text(f"Exit code {code}\n\n  {meaning}")
 
@@ -60,7 +58,7 @@ def _explain_finding(code: str, as_json: bool) -> None:
         )
     if as_json:
         messages = [{"severity": text.severity, "message": text.message, "remedy": text.hint} for text in texts]
-        print_json({"format": FORMAT, "code": code, "topic": texts[0].topic, "messages": messages})
+        print_json("explain", {"code": code, "topic": texts[0].topic, "messages": messages})
         return
     print_text(f"{code} ({texts[0].topic})")
     for text in texts:

@@ -18,81 +18,77 @@ PROGRAM = "hyperpod-kit"
 _C = "hyperpod_kit.cli"
 SECTIONS = {
     "Configuration and bundle": {
-        "init": CommandEntry(f"{_C}.bundle.init_command:init", "Write a configuration to start from."),
+        "init": CommandEntry(f"{_C}.bundle.init_command:init", "Create a configuration file."),
         "config": CommandEntry(
             f"{_C}.bundle.config_group:config", "Show the effective configuration, or its JSON Schema."
         ),
         "validate": CommandEntry(
             f"{_C}.bundle.validate_command:validate", "Check a configuration, offline or against AWS."
         ),
-        "policy": CommandEntry(f"{_C}.bundle.policy_command:policy", "The least IAM policies of the nodes' role."),
-        "infra": CommandEntry(f"{_C}.bundle.infra_commands:infra", "A template of network, storage and roles."),
+        "policy": CommandEntry(
+            f"{_C}.bundle.policy_command:policy", "Print the minimal IAM policies for the nodes' role."
+        ),
+        "infra": CommandEntry(f"{_C}.bundle.infra_commands:infra", "Print a template of network, storage and roles."),
         "describe-package": CommandEntry(
             f"{_C}.bundle.package_command:describe_package", "Print the configuration entry for a client .deb."
         ),
         "render": CommandEntry(f"{_C}.bundle.bundle_commands:render", "Write the lifecycle bundle to a directory."),
-        "diff": CommandEntry(
-            f"{_C}.nodes.diff_command:diff", "Compare the configuration with S3 and with what nodes run."
-        ),
-        "upload": CommandEntry(f"{_C}.bundle.bundle_commands:upload", "Put the lifecycle bundle into its bucket."),
+        "diff": CommandEntry(f"{_C}.nodes.diff_command:diff", "Compare the configuration with S3 and the nodes."),
+        "upload": CommandEntry(f"{_C}.bundle.bundle_commands:upload", "Upload the lifecycle bundle to S3."),
     },
     "Cluster": {
         "create-cluster": CommandEntry(f"{_C}.cluster.cluster_commands:create_cluster", "Create the cluster."),
         "update-cluster": CommandEntry(
-            f"{_C}.cluster.update_command:update_cluster", "Bring the cluster to the configuration."
+            f"{_C}.cluster.update_command:update_cluster", "Apply the configuration to the cluster."
         ),
         "update-software": CommandEntry(
-            f"{_C}.cluster.software_command:update_software", "Give nodes a newer AMI; they are set up anew."
+            f"{_C}.cluster.software_command:update_software", "Update the AMI of the nodes."
         ),
-        "rollout": CommandEntry(f"{_C}.cluster.rollout_commands:rollout", "A bundle to nodes that run, and back."),
-        "wait": CommandEntry(f"{_C}.cluster.cluster_commands:wait", "Wait until every node runs."),
+        "rollout": CommandEntry(
+            f"{_C}.cluster.rollout_commands:rollout", "Install a new bundle on running nodes, or undo it."
+        ),
+        "wait": CommandEntry(f"{_C}.cluster.cluster_commands:wait", "Wait until every node is running."),
         "describe-cluster": CommandEntry(
-            f"{_C}.cluster.cluster_commands:describe_cluster", "Status, groups and failures."
+            f"{_C}.cluster.cluster_commands:describe_cluster", "Show the status, groups and failures."
         ),
-        "list-clusters": CommandEntry(f"{_C}.cluster.list_commands:list_clusters", "Every cluster of a region."),
+        "list-clusters": CommandEntry(f"{_C}.cluster.list_commands:list_clusters", "List the clusters of a region."),
         "list-cluster-nodes": CommandEntry(
-            f"{_C}.cluster.list_commands:list_cluster_nodes", "Every node with its address and state."
+            f"{_C}.cluster.list_commands:list_cluster_nodes", "List the nodes with their addresses and states."
         ),
-        "replace-node": CommandEntry(f"{_C}.cluster.node_commands:replace_node", "Replace nodes by fresh ones."),
+        "replace-node": CommandEntry(f"{_C}.cluster.node_commands:replace_node", "Replace nodes with new ones."),
         "reboot-node": CommandEntry(
-            f"{_C}.cluster.node_commands:reboot_node", "Restart nodes; what is on their disks stays."
+            f"{_C}.cluster.node_commands:reboot_node", "Reboot nodes; data on their disks is kept."
         ),
-        "delete-node": CommandEntry(
-            f"{_C}.cluster.node_commands:delete_node", "Delete nodes; nothing takes their place."
-        ),
+        "delete-node": CommandEntry(f"{_C}.cluster.node_commands:delete_node", "Delete nodes without replacing them."),
         "health-check": CommandEntry(
-            f"{_C}.cluster.node_commands:health_check", "Have AWS test the hardware of nodes; no job starts meanwhile."
+            f"{_C}.cluster.node_commands:health_check", "Start AWS's deep health check on nodes."
         ),
         "operations": CommandEntry(
-            f"{_C}.cluster.operations_command:operations", "Scalings and deep health checks, and how they stand."
+            f"{_C}.cluster.operations_command:operations", "List the scalings and deep health checks."
         ),
-        "events": CommandEntry(
-            f"{_C}.cluster.events_command:events", "What HyperPod did and what failed, with its reasons."
-        ),
-        "connect": CommandEntry(f"{_C}.nodes.connect_command:connect", "A shell on a node, by an SSM session or ssh."),
+        "events": CommandEntry(f"{_C}.cluster.events_command:events", "Show what HyperPod did, what failed, and why."),
+        "connect": CommandEntry(f"{_C}.nodes.connect_command:connect", "Open a shell on a node, through SSM or ssh."),
         "delete-cluster": CommandEntry(
             f"{_C}.cluster.cluster_commands:delete_cluster", "Delete the cluster and its nodes."
         ),
         "validate-mounts": CommandEntry(
             f"{_C}.nodes.mounts_command:validate_mounts", "Check every mount on every node."
         ),
-        "fleet": CommandEntry(f"{_C}.nodes.fleet_command:fleet", "Nodes, jobs and storage at one look."),
+        "fleet": CommandEntry(f"{_C}.nodes.fleet_command:fleet", "Show nodes, jobs and storage on one screen."),
         "diagnose": CommandEntry(
-            f"{_C}.nodes.diagnose_command:diagnose", "Why a node is not well, and what to do about it."
+            f"{_C}.nodes.diagnose_command:diagnose", "Explain why a node is unhealthy and what to do."
         ),
         "support-bundle": CommandEntry(
-            f"{_C}.nodes.support_bundle_command:support_bundle", "One archive for a report of a fault, without secrets."
+            f"{_C}.nodes.support_bundle_command:support_bundle", "Collect what a bug report needs, without secrets."
         ),
     },
     "Users": {
-        "users": CommandEntry(
-            f"{_C}.cluster.users_commands:users", "Homes on EFS: access points and the file system's policy."
-        ),
+        "users": CommandEntry(f"{_C}.cluster.users_commands:users", "Manage home directories on EFS."),
     },
     "Jobs and checkpoints": {
         "job": CommandEntry(
             "hyperpod_kit.job.program.command_table:JOB",
-            "Run a training job that comes back by itself.",
+            "Run training jobs that resume after a failure.",
             "hyperpod_kit.job.cli:main",
         ),
         "checkpoint": CommandEntry(
@@ -102,27 +98,25 @@ SECTIONS = {
         ),
         "fan-out": CommandEntry(
             "hyperpod_kit.job.fan_out.command:FAN_OUT",
-            "Copy a model to the disks of a job's nodes.",
+            "Copy a model to the local disks of a job's nodes.",
             "hyperpod_kit.job.fan_out.command:main",
         ),
     },
     "Training data": {
         "data": CommandEntry(
             "hyperpod_kit.data.cli:DATA",
-            "Index data, and prove that every sample was trained on once.",
+            "Index training data, and verify what was read.",
             "hyperpod_kit.data.cli:perform",
         ),
     },
     "Storage": {
-        "storage": CommandEntry(
-            f"{_C}.storage_commands:storage", "Which storage for which job, how fast it is, and who fills it."
-        ),
+        "storage": CommandEntry(f"{_C}.storage_commands:storage", "Plan, measure and manage storage."),
     },
     "Without AWS": {
-        "rehearse": CommandEntry("hyperpod_rehearsal.cli.commands:rehearse", "A HyperPod cluster on this machine."),
+        "rehearse": CommandEntry("hyperpod_rehearsal.cli.commands:rehearse", "Run a HyperPod cluster on this machine."),
     },
     "This program": {
-        "explain": CommandEntry(f"{_C}.explain_command:explain", "What a code means, and what to do about it."),
+        "explain": CommandEntry(f"{_C}.explain_command:explain", "Explain an error code or an exit code."),
         "completion": CommandEntry(
             f"{_C}.completion_command:completion", "Print the completion script for bash, zsh or fish."
         ),
@@ -132,8 +126,8 @@ FOREIGN_LINES = (("job", "submit"), ("connect",))
 """Commands that pass on words in which no `--` need stand."""
 ELSEWHERE = {
     "node": (
-        "`hyperpod-kit node` is on the cluster's nodes, not on this machine",
-        "hyperpod-kit connect NODE, and the same words there; validate-mounts and diagnose ask all nodes from here",
+        "`hyperpod-kit node` runs on the nodes of a cluster, not on this machine",
+        "run it there with hyperpod-kit connect NODE; validate-mounts and diagnose query all nodes from here",
     )
 }
 
@@ -161,12 +155,12 @@ def _print_version_and_exit(context: click.Context, _: click.Parameter, is_reque
     callback=_print_version_and_exit,
     help="Show the version and exit.",
 )
-@click.option("--debug", is_flag=True, help="Show the stack trace of an error. It may also stand behind the command.")
-@click.option("--profile", metavar="NAME", help="Profile of the AWS configuration; default: AWS_PROFILE.")
+@click.option("--debug", is_flag=True, help="Show the stack trace of an error. Also accepted after the command.")
+@click.option("--profile", metavar="NAME", help="AWS profile to use; default: AWS_PROFILE.")
 def cli(debug: bool, profile: Optional[str]) -> None:
-    """Training clusters on Slurm and SageMaker HyperPod.
+    """Keep Slurm training clusters on SageMaker HyperPod productive.
 
-    Storage that stays mounted, jobs that come back, checkpoints that are never wrong.
+    Mounts are repaired, jobs resume from the newest valid checkpoint, and every restored byte is verified.
     """
     if profile is not None:
         os.environ["AWS_PROFILE"] = profile

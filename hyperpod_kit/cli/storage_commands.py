@@ -17,7 +17,7 @@ from hyperpod_kit.cli.terminal.lazy import SummaryGroup
 
 @click.group(cls=SummaryGroup)
 def storage() -> None:
-    """Which storage for which job, how fast it is, and who fills it."""
+    """Plan, measure and manage storage."""
 
 
 storage.add_command(plan)

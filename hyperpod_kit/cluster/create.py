@@ -91,7 +91,7 @@ def _require_same_cluster(live: Mapping[str, Any], request: Mapping[str, Any]) -
             reason = f": {live['FailureMessage']}"
         raise ClusterError(
             f"there is a cluster {name} already, and it is {status}{reason}",
-            hint=f"hyperpod-kit delete-cluster --cluster {name} --wait, then again",
+            hint=f"hyperpod-kit delete-cluster --cluster {name} --wait, then repeat the command",
         )
     changes = update.plan_update(live, request).changes
     if changes:

@@ -80,7 +80,7 @@ def observe_homes_and_plan_changes(efs: Efs, settings: Settings) -> ObservedHome
             missing = "users"
         raise UsageError(
             f"the configuration has no hyperpod_kit.{missing}: there are no access points to make",
-            hint='add "homes": {"file_system_id": "fs-…"} and users (docs/users.md)',
+            hint='add "homes": {"file_system_id": "fs-…"} and users',
         )
     file_system = efs.file_system(homes.file_system_id)
     if file_system["LifeCycleState"] != "available":
@@ -103,11 +103,11 @@ def require_no_conflicts_or_public_policy(observed: ObservedHomes, *, will_remov
         raise ConfigError(
             f"{observed.arn.rpartition('/')[2]} and the configuration disagree",
             findings=[f"{item.desired.owner_description}: {item.detail}" for item in observed.conflicts],
-            hint="change the configuration back, or see docs/users.md for moving a user to other ids",
+            hint="change the configuration back, or move the user to other ids, see `Users and home directories`",
         )
     if observed.public_statement_names and not will_remove_public_statements:
         raise ConfigError(
-            "the file system's policy lets clients without IAM in, whoever they are: any of them could mount a home",
+            "the file system's policy allows clients without an IAM identity: any of them could mount a home",
             findings=[f"statement {name}" for name in observed.public_statement_names],
             hint="remove them, or: hyperpod-kit users apply --remove-open-statements",
         )

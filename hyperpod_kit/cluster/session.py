@@ -109,7 +109,7 @@ class SshLogin:
 def ssh_program(node: ClusterNode, login: SshLogin, command: Sequence[str] = ()) -> Program:
     """ssh straight to the node's address. Raises ClusterError when AWS tells none."""
     if not node.address:
-        raise ClusterError(f"AWS tells no address of {node.instance_id}", hint="hyperpod-kit list-cluster-nodes")
+        raise ClusterError(f"AWS returns no address of {node.instance_id}", hint="hyperpod-kit list-cluster-nodes")
     options = [word for name, value in login.ssh_config_options for word in ("-o", f"{name}={value}")]
     argv = ["ssh", *options, node.address]
     if command:

@@ -57,7 +57,7 @@ def parse_rollout(batch_size: Optional[str], pause: int) -> Rollout:
         number = batch_size[:-1]
     if not number.isascii() or not number.isdigit() or len(number) > 6 or int(number) < 1:
         raise UsageError(
-            f"`{batch_size}` is no size of a batch", hint="a number of nodes such as 2, or a share such as 10%"
+            f"`{batch_size}` is not a size of a batch", hint="a number of nodes such as 2, or a share such as 10%"
         )
     if not batch_size.endswith("%"):
         return Rollout(count=int(number), pause=pause)

@@ -173,7 +173,7 @@ def require_aws_would_accept_update(live: Mapping[str, Any], update: Update) -> 
             command = "diagnose"
         raise ClusterError(
             f"cluster {name} is {status}{failure}; AWS takes a change of one that is InService",
-            hint=f"hyperpod-kit {command} --cluster {name}, then again",
+            hint=f"hyperpod-kit {command} --cluster {name}, then repeat the command",
         )
     refused = request_shape.find_request_problems("sagemaker", "UpdateCluster", update.request)
     if refused:

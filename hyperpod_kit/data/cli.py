@@ -13,31 +13,40 @@ from hyperpod_kit.extras import require_sibling_distribution_installed, requirem
 
 _OPTIONAL_PACKAGES = ("numpy", "torch", "pyarrow", "zstandard", "tokenizers")
 
-_JSON = OptionSpec("--json", "Data on standard output.")
+_JSON = OptionSpec("--json", "Print JSON on stdout.")
 _REPLY_TIMEOUT = OptionSpec(
-    "--answer", "A mount without an answer for so long has failed (30)", "S", float, default=30, dest="reply_timeout"
+    "--answer",
+    "Seconds after which a mount that does not respond has failed; default: 30.",
+    "S",
+    float,
+    default=30,
+    dest="reply_timeout",
 )
 
 DATA = GroupSpec(
     "data",
-    "Training data: indexed, checked, brought where it is needed.",
+    "Index training data, verify it, and copy it to where it is needed.",
     (
         CommandSpec(
             "index",
-            "Find every sample of files, directories, patterns or s3:// prefixes; goes on where it was cut.",
+            "Index every sample of files, directories, patterns or s3:// prefixes; continues after an interruption.",
             "hyperpod_kit.data.commands.index:index",
             arguments=(ArgumentSpec("sources", "SRC", "File, directory, pattern, or s3://BUCKET/PREFIX.", "+"),),
             options=(
                 _JSON,
                 OptionSpec(
-                    "--out", "Where the index goes; default: .hpk-index in the source, or the user's cache.", "DIR"
+                    "--out", "Directory of the index; default: .hpk-index in the source, or the user's cache.", "DIR"
                 ),
-                OptionSpec("--format", "Of all files: lines, gzip, zstd, parquet, tar or whole.", "NAME"),
-                OptionSpec("--threads", "Files at a time; default: one for each core, 4 to 8.", "N", int),
-                OptionSpec("--check", "Decode each JSON line too: some ten times as slow."),
+                OptionSpec(
+                    "--format",
+                    "Format of all files: lines, gzip, zstd, parquet, tar or whole; default: by their names.",
+                    "NAME",
+                ),
+                OptionSpec("--threads", "Number of files read in parallel; default: one per core, 4 to 8.", "N", int),
+                OptionSpec("--check", "Decode every JSON line; about ten times slower."),
                 OptionSpec(
                     "--on-bad",
-                    "With --check: what becomes of bad lines (raise)",
+                    "With --check: what to do about bad lines; default: raise.",
                     default="raise",
                     choices=("raise", "skip"),
                 ),
@@ -51,41 +60,43 @@ DATA = GroupSpec(
         ),
         CommandSpec(
             "show",
-            "What an index holds; reads no data.",
+            "Show the content of an index; reads no data.",
             "hyperpod_kit.data.commands.index:show",
             arguments=(ArgumentSpec("index", "INDEX", "Directory of an index."),),
-            options=(_JSON, OptionSpec("--files", "List the first N files (default 20)", "N", int, default=20)),
+            options=(_JSON, OptionSpec("--files", "Show the first N files; default: 20.", "N", int, default=20)),
             examples=("/fsx/corpus/.hpk-index", "/fsx/alice/index --json"),
         ),
         CommandSpec(
             "verify",
-            "Whether the files are those that were indexed: 0 all are, 1 some are not.",
+            "Verify that the files are those that were indexed. The exit code is 1 when one is not.",
             "hyperpod_kit.data.commands.index:verify",
             arguments=(ArgumentSpec("index", "INDEX", "Directory of an index."),),
-            options=(_JSON, OptionSpec("--bytes", "Read every byte, not only sizes and times."), _REPLY_TIMEOUT),
+            options=(_JSON, OptionSpec("--bytes", "Read every byte instead of only sizes and times."), _REPLY_TIMEOUT),
             examples=("/fsx/corpus/.hpk-index", "/fsx/alice/index --bytes"),
         ),
         CommandSpec(
             "verify-ledger",
-            "Whether every sample was received exactly once an epoch: 0 it was, 1 it was not.",
+            "Verify that every sample was received exactly once per epoch. The exit code is 1 when one was not.",
             "hyperpod_kit.data.commands.ledgers:verify_ledger",
-            arguments=(ArgumentSpec("ledger", "LEDGER", "The directory that ElasticLoader(ledger=…) wrote to."),),
+            arguments=(ArgumentSpec("ledger", "LEDGER", "Directory of ElasticLoader(ledger=…)."),),
             options=(_JSON,),
             examples=("/fsx/alice/run1/ledger", "/fsx/alice/run1/ledger --json"),
         ),
         CommandSpec(
             "tokenize",
-            "Documents into PREFIX.bin and PREFIX.idx, which Megatron and NeMo read, by every core.",
+            "Tokenize documents to PREFIX.bin and PREFIX.idx, for Megatron and NeMo.",
             "hyperpod_kit.data.commands.tokenize:tokenize",
-            arguments=(ArgumentSpec("sources", "SRC", "As of `data index`.", "+"),),
+            arguments=(ArgumentSpec("sources", "SRC", "As for `data index`.", "+"),),
             options=(
                 _JSON,
-                OptionSpec("--tokenizer", "A tokenizer.json.", "FILE", is_required=True),
-                OptionSpec("--out", "Of the two files.", "PREFIX", is_required=True),
-                OptionSpec("--end", "Put behind each document.", "TOKEN"),
-                OptionSpec("--field", "Of JSON and Parquet: where the text is (text)", "NAME", default="text"),
-                OptionSpec("--index", "Where the index of SRC is, or goes; default as of `data index`.", "DIR"),
-                OptionSpec("--processes", "Default: one for each core.", "N", int),
+                OptionSpec("--tokenizer", "Tokenizer: a tokenizer.json.", "FILE", is_required=True),
+                OptionSpec("--out", "Path of the two files, without suffix.", "PREFIX", is_required=True),
+                OptionSpec("--end", "Token to append to each document.", "TOKEN"),
+                OptionSpec(
+                    "--field", "Field with the text, in JSON and Parquet; default: text.", "NAME", default="text"
+                ),
+                OptionSpec("--index", "Directory of the index of SRC; default: as for `data index`.", "DIR"),
+                OptionSpec("--processes", "Number of processes; default: one per core.", "N", int),
             ),
             examples=(
                 "/fsx/corpus --tokenizer tokenizer.json --end '</s>' --out /fsx/alice/corpus_text_document",
@@ -94,19 +105,31 @@ DATA = GroupSpec(
         ),
         CommandSpec(
             "stage",
-            "Bring s3://BUCKET/PREFIX or a directory into a directory; proves what comes, goes on where it was cut.",
+            "Copy s3://BUCKET/PREFIX or a directory to a directory, with verification; continues after an "
+            "interruption.",
             "hyperpod_kit.data.commands.bulk:stage",
             arguments=(
-                ArgumentSpec("source", "SRC", "s3://BUCKET/PREFIX (by s5cmd), or a directory."),
-                ArgumentSpec("out", "DST", "A directory, which is made."),
+                ArgumentSpec("source", "SRC", "s3://BUCKET/PREFIX (read with s5cmd), or a directory."),
+                ArgumentSpec("out", "DST", "Directory to create or continue."),
             ),
             options=(
                 _JSON,
-                OptionSpec("--rate", "MiB a second at most.", "MIB", float),
-                OptionSpec("--workers", "Files at a time; default: 256 of s3://, 16 of a directory.", "N", int),
+                OptionSpec("--rate", "Maximum MiB per second.", "MIB", float),
+                OptionSpec(
+                    "--workers",
+                    "Number of files copied in parallel; default: 256 from s3://, 16 from a directory.",
+                    "N",
+                    int,
+                ),
                 _REPLY_TIMEOUT,
-                OptionSpec("--wait", "For another that fills DST (3600)", "S", float, default=3600),
-                OptionSpec("--dry-run", "Say what would come, and change nothing."),
+                OptionSpec(
+                    "--wait",
+                    "Seconds to wait for another process that fills DST; default: 3600.",
+                    "S",
+                    float,
+                    default=3600,
+                ),
+                OptionSpec("--dry-run", "Show what would be copied, and change nothing."),
             ),
             examples=(
                 "s3://my-bucket/corpus /scratch/corpus",
@@ -116,60 +139,63 @@ DATA = GroupSpec(
         ),
         CommandSpec(
             "merge",
-            "Many small files into tars of about 100 MiB, which are read by ranges.",
+            "Merge many small files into tar files, which are read by ranges.",
             "hyperpod_kit.data.commands.bulk:merge",
             arguments=(
-                ArgumentSpec("source", "SRC", "A directory."),
-                ArgumentSpec("out", "DST", "A directory for the tars."),
+                ArgumentSpec("source", "SRC", "Directory with the files."),
+                ArgumentSpec("out", "DST", "Directory for the tar files."),
             ),
-            options=(_JSON, OptionSpec("--mib", "MiB of a tar (100)", "N", int, default=100)),
+            options=(_JSON, OptionSpec("--mib", "Size of a tar file in MiB; default: 100.", "N", int, default=100)),
             examples=("/fsx/images /fsx/images-merged",),
         ),
         CommandSpec(
             "split",
-            "Merged files as they were, byte for byte, each compared with its digest.",
+            "Restore merged files, byte for byte, comparing each with its digest.",
             "hyperpod_kit.data.commands.bulk:split",
             arguments=(
-                ArgumentSpec("source", "SRC", "A directory that `data merge` wrote."),
-                ArgumentSpec("out", "DST", "A directory for the files."),
+                ArgumentSpec("source", "SRC", "Output directory of `data merge`."),
+                ArgumentSpec("out", "DST", "Directory for the files."),
             ),
             options=(_JSON,),
             examples=("/fsx/images-merged /fsx/images-again",),
         ),
         CommandSpec(
             "bench",
-            "Index, loaders with several numbers of workers, and resume, beside a plain read of the same files.",
+            "Measure indexing, loaders with several numbers of workers, and resuming, against a plain read of the "
+            "files.",
             "hyperpod_lab.data_bench.command:bench",
-            arguments=(ArgumentSpec("sources", "SRC", "As of `data index`.", "+"),),
+            arguments=(ArgumentSpec("sources", "SRC", "As for `data index`.", "+"),),
             options=(
                 _JSON,
-                OptionSpec("--passes", "Everything so often, and the median of each (1)", "N", int, default=1),
+                OptionSpec(
+                    "--passes", "Number of repetitions, whose median is shown; default: 1.", "N", int, default=1
+                ),
                 OptionSpec(
                     "--rivals",
-                    "Other loaders beside it: lab/programs/rivals/loaders.py of the sources has four.",
+                    "Python file with other loaders to compare.",
                     "FILE",
                 ),
-                OptionSpec("--samples", "For each loader (100000)", "N", int, default=100_000),
-                OptionSpec("--batch", "Samples of a batch (64)", "N", int, default=64),
-                OptionSpec("--workers", "Numbers of workers to try (0,2)", "N,…", default="0,2"),
+                OptionSpec("--samples", "Samples per loader; default: 100000.", "N", int, default=100_000),
+                OptionSpec("--batch", "Samples per batch; default: 64.", "N", int, default=64),
+                OptionSpec("--workers", "Numbers of workers to try; default: 0,2.", "N,…", default="0,2"),
             ),
             examples=(
                 "/fsx/corpus --workers 0,4,8",
                 "s3://my-bucket/corpus --samples 20000 --json",
-                "/fsx/corpus --passes 5 --rivals lab/programs/rivals/loaders.py",
+                "/fsx/corpus --passes 5 --rivals loaders.py",
             ),
         ),
         CommandSpec(
             "make-corpus",
-            "Jsonl files of one size, for tests and benchmarks.",
+            "Write JSON Lines files of one size, for tests and benchmarks.",
             "hyperpod_kit.data.commands.bulk:make_corpus",
-            arguments=(ArgumentSpec("out", "DIR", "A directory."),),
+            arguments=(ArgumentSpec("out", "DIR", "Directory to write to."),),
             options=(
                 _JSON,
-                OptionSpec("--files", "How many (100)", "N", int, default=100),
-                OptionSpec("--kib", "KiB of each (570)", "N", int, default=570),
-                OptionSpec("--cap", "Never more than this (1024)", "MIB", int, default=1024),
-                OptionSpec("--seed", "Of the text (0)", "N", int, default=0),
+                OptionSpec("--files", "Number of files; default: 100.", "N", int, default=100),
+                OptionSpec("--kib", "Size of each file in KiB; default: 570.", "N", int, default=570),
+                OptionSpec("--cap", "Maximum MiB in total; default: 1024.", "MIB", int, default=1024),
+                OptionSpec("--seed", "Seed of the random text; default: 0.", "N", int, default=0),
             ),
             examples=(
                 "/fsx/corpus-small --files 1000 --kib 570",

@@ -12,6 +12,7 @@ import sys
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from hyperpod_kit import ending
+from hyperpod_kit.command_line.documents import document
 from hyperpod_kit.command_line.program import parse_group
 from hyperpod_kit.environment import HPK_CHECKPOINT_ROOT, HPK_FRESH
 from hyperpod_kit.errors import JobError, UsageError
@@ -100,7 +101,7 @@ def rewind_command(args: argparse.Namespace) -> int:
     root = state_place.absolute(args.root)
     made = rewind(root, args.attempt, LocalRunner(), _user())
     if args.json:
-        terminal.print_json({**made._asdict(), "order": list(made.order)})
+        terminal.print_json(document("job rewind", {**made._asdict(), "order": list(made.order)}))
     else:
         terminal.print_stdout(
             f"the next start goes on from {made.attempt}; what is newer is left, and lies where it was"

@@ -120,13 +120,13 @@ def _find_report(text: str) -> Mapping[str, Any]:
 
 
 def _raise_no_number(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no number")
+    raise ValueError(f"{word} is not a number")
 
 
 def _finite_number_or_raise(raw: Mapping[str, Any], key: str) -> float:
     value = raw.get(key, 0)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ValueError(f"{key} is no number")
+        raise ValueError(f"{key} is not a number")
     return float(value)
 
 
@@ -140,7 +140,7 @@ def parse_mount_status(raw: Mapping[str, Any]) -> MountStatus:
     """Parse one mount; unknown fields are left out, for a node may run a newer bundle."""
     for key in ("name", "kind", "path", "state"):
         if not isinstance(raw[key], str):
-            raise ValueError(f"{key} is no text")
+            raise ValueError(f"{key} is not a text")
     if raw["state"] in STATES:
         state = MountState(raw["state"])
     else:

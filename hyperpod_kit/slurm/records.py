@@ -101,7 +101,7 @@ def query_squeue(
     Raises UnknownJob, RunError.
     """
     if job_id and not _NAME.fullmatch(job_id):
-        raise RunError([squeue, "-j", job_id], 2, stderr=f"{job_id!r} is no number of a job")
+        raise RunError([squeue, "-j", job_id], 2, stderr=f"{job_id!r} is not a number of a job")
     delimiter = f"@{os.urandom(16).hex()}@"
     squeue_format = ",".join(f"{word}:0{delimiter}" for _, word in fields)
     argv = [

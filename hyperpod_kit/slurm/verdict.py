@@ -66,7 +66,7 @@ def verdict_directory(state_directory: str, attempt: str) -> str:
     """Return the directory of the verdicts on an attempt of a job. Raises ValueError for what is no attempt's
     name."""
     if not _ATTEMPT.fullmatch(attempt):
-        raise ValueError(f"{attempt!r} is no name of a job's attempt")
+        raise ValueError(f"{attempt!r} is not a name of a job's attempt")
     return os.path.join(state_directory, "verdicts", attempt)
 
 

@@ -51,7 +51,7 @@ def describe_if_not_regular_file(path: str) -> str:
         mode = os.lstat(path).st_mode
     except OSError as err:
         if err.errno in MAYBE_NO_FILE:
-            return "below something that is no directory"
+            return "below something that is not a directory"
         return ""
     if stat.S_ISLNK(mode):
         with contextlib.suppress(OSError):

@@ -180,7 +180,7 @@ class OwnedDirectory:
         directories on the way. Raises Untrusted, OSError."""
         *parts, last = name.split("/")
         if any(part in ("", ".", "..") for part in (*parts, last)):
-            raise ValueError(f"{name!r} is no name below {self.path}")
+            raise ValueError(f"{name!r} is not a name below {self.path}")
         here, opened, path = self.handle, -1, self.path
         try:
             for part in parts:

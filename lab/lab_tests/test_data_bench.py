@@ -14,7 +14,7 @@ def test_bench_says_what_this_machine_does(tmp_path, capsys):
     assert (
         run_command_line(["data", "bench", str(tmp_path / "c"), "--samples", "128", "--workers", "0,1", "--json"]) == 0
     )
-    rows = {row["what"]: row for row in json.loads(capsys.readouterr().out)}
+    rows = {row["what"]: row for row in json.loads(capsys.readouterr().out)["measurements"]}
     assert rows["ElasticLoader, 1 workers"]["samples"] == rows["plain DataLoader, 0 workers"]["samples"] == 128
     assert rows["index, cold"]["bytes"] == 3 * 200 * 1024
     assert rows["ElasticLoader, not decoded, cold"]["samples"] == 128

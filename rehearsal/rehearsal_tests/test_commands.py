@@ -151,5 +151,5 @@ def test_what_every_node_has_besides(tmp_path):
     (tree / "lib").mkdir()
     with pytest.raises(RehearsalError, match="lib would take the place of the image's own"):
         resolve_tree_directory(str(tree))
-    with pytest.raises(RehearsalError, match="is no directory"):
+    with pytest.raises(RehearsalError, match="is not a directory"):
         resolve_tree_directory(f"{tmp_path}/none")

@@ -75,7 +75,7 @@ def test_fish(home: Path) -> None:
     lines += [f"echo (complete -C '{typed}')" for typed, _ in CASES]
     answers = shell(home, "fish", "--no-config", "-c", "\n".join(lines)).splitlines()
     assert [answer.split("\t")[0] for answer in answers] == [wanted for _, wanted in CASES]
-    assert "Status, groups and failures." in answers[0], "descriptions are whole, commas and all"
+    assert "Show the status, groups and failures." in answers[0], "descriptions are whole, commas and all"
 
 
 @pytest.mark.needs("zsh")
@@ -115,4 +115,4 @@ def test_which_shell_is_asked_for_when_nobody_says(home: Path) -> None:
         ["hyperpod-kit", "completion"], env=environment(home), capture_output=True, text=True, timeout=60, cwd=home
     )
     assert done.returncode == 2
-    assert done.stderr == "error: which shell? $SHELL is not set\nhint: hyperpod-kit completion bash|zsh|fish\n"
+    assert done.stderr == "error: specify a shell: $SHELL is not set\nhint: hyperpod-kit completion bash|zsh|fish\n"

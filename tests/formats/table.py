@@ -83,9 +83,7 @@ class Format(NamedTuple):
 
 
 BY_TESTS = {
-    "hpk-explain/1": "tests/unit/cli/test_cli_explain.py",
     "hpk-rollout/1": "tests/unit/cli/test_cli_rollout.py",
-    "hpk-fleet/1": "tests/unit/remote/test_remote_fleet.py",
     "hpk-node-notes/1": "tests/unit/remote/test_remote_fleet.py",
     "hpk-support/1": "tests/unit/remote/test_remote_support.py",
     # Of several files, or of libraries that this table does without: the bytes stand in those tests.

@@ -62,7 +62,7 @@ def test_attempts_are_as_they_were_and_their_time_is_unknown(shown: Shown, jobs:
 def test_what_gpus_nobody_counted_is_no_number(shown: Shown, jobs: Path) -> None:
     words = ["job", "goodput", "--root", jobs, "--since", "2020-01-01"]
     head, row = shown(*words, "--price", "2").splitlines()
-    assert head.split()[1:4] == ["goodput", "GPU-hours", "dollars"]
+    assert head.split()[1:4] == ["GOODPUT", "GPU-HOURS", "DOLLARS"]
     assert row.replace("(not known)", "").split()[:3] == ["?", "?", "?"]
     (group,) = json.loads(shown(*words, "--json"))["groups"].values()
     assert (group["goodput"], group["unit"]) == (None, "node")
@@ -89,7 +89,7 @@ def test_checkpoints_are_listed_proven_and_compared(shown: Shown, checkpoints: P
 def test_what_they_take_is_counted_and_growth_is_not_known_yet(shown: Shown, checkpoints: Path, tmp_path: Path) -> None:
     words = ["storage", "usage", checkpoints, "--state", tmp_path / "state"]
     assert "growth is not known yet" in shown(*words)
-    (place,) = json.loads(shown(*words, "--fresh", "--json"))
+    (place,) = json.loads(shown(*words, "--fresh", "--json"))["roots"]
     sizes = [path.lstat().st_size for path in (checkpoints, *checkpoints.rglob("*"))]
     assert (place["total"]["entries"], place["total"]["size"]) == (len(sizes), sum(sizes))
     assert place["growth"] is None and place["full_in_days"] is None

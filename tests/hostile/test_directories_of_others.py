@@ -193,7 +193,7 @@ def test_a_tree_of_any_depth_is_removed(tmp_path: Path) -> None:
 def test_names_stay_below(name: str, tmp_path: Path) -> None:
     with OwnedDirectory.open_or_make(str(tmp_path)) as tree:
         for act in (tree.remove_file_or_tree, tree.status, lambda name: tree.open(name, os.O_RDONLY)):
-            with pytest.raises(ValueError, match="no name below"):
+            with pytest.raises(ValueError, match="not a name below"):
                 act(name)
 
 

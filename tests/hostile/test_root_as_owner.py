@@ -161,7 +161,7 @@ def test_a_mount_that_does_not_answer_costs_usage_preload_and_quota_one_line(
     )
     said = capsys.readouterr()
     assert code == (1 if what == "the place" else 0), said.err
-    reports = json.loads(said.out)
+    reports = json.loads(said.out)["roots"]
     if what == "the place":
         assert "does not answer" in said.err and [one["root"] for one in reports] == [str(data / "good")]
     else:
@@ -236,8 +236,9 @@ def test_where_root_is_nobody_each_directory_is_read_as_its_owner(command: str, 
     assert ended.returncode == 0, ended.stderr
     body = json.loads(ended.stdout)
     if command == "usage":
-        assert body[0]["unread_count"] == 0 and body[0]["users"][str(VICTIM)]["entries"] == 4
-        assert body[0]["users"][str(ATTACKER)]["entries"] == 2
+        (root,) = body["roots"]
+        assert root["unread_count"] == 0 and root["users"][str(VICTIM)]["entries"] == 4
+        assert root["users"][str(ATTACKER)]["entries"] == 2
     else:
         assert body["files"] == 3 and body["whole"], body
 

@@ -17,6 +17,7 @@ from hyperpod_kit.checkpoint.repository.records import tombstone
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.cli.terminal import output
 from hyperpod_kit.cluster.state import ClusterState, shorten_aws_text
+from hyperpod_kit.command_line.tables import TextTable
 from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.remote.diagnosis import installed_bundles
 from hyperpod_kit.remote.diagnosis.diagnose import AwsNodeStatus, describe_diagnosis, diagnose
@@ -73,9 +74,12 @@ def test_no_exit_lets_it_through(evil: str, capsys: pytest.CaptureFixture[str]) 
     output.print_to_stderr(evil)
     output.print_text(evil, fg="red")
     output.print_error(evil, evil)
-    output.print_json({"x": evil})
+    output.print_json("explain", {"x": evil})
     output.make_console().print(evil)
-    output.make_console().print(output.table_cell(evil))
+    table = TextTable((evil, "STATE"), evil)
+    table.add_row(evil, output.table_cell(evil, "green"))
+    output.print_table(table)
+    output.print_styled([(evil, "red")])
     terminal.print_stdout(evil)
     terminal.print_error_and_hint(HyperpodKitError(evil), evil)
     terminal.print_json([evil])
@@ -88,14 +92,12 @@ def test_a_table_on_a_real_terminal_keeps_our_colours_and_drops_theirs() -> None
     said = on_terminal(
         """
 import sys
-from rich.table import Table
-from rich.text import Text
 from hyperpod_kit.cli.terminal import output
+from hyperpod_kit.command_line.tables import TextTable
 evil = sys.argv[1].encode().decode("unicode_escape")
-grid = Table(title=evil, title_justify="left")
-grid.add_column(evil); grid.add_column("state", no_wrap=True)
-grid.add_row(Text(evil), Text("well", "green")); grid.add_row(evil, "[bold]:a:[/]")
-output.make_console().print(grid)
+grid = TextTable((evil, "STATE"), evil)
+grid.add_row(evil, output.table_cell("well", "green")); grid.add_row(evil, "[bold]:a:[/]")
+output.print_table(grid)
 with output.progress_bar(evil, 2) as advance: advance(1)
 with output.live_status() as show: show(evil)
 output.print_text("red words" + evil, fg="red")

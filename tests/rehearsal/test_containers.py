@@ -59,7 +59,7 @@ def test_the_task_prolog_of_an_earlier_bundle_ends_nobody_and_is_found(pyxis: Dr
     try:
         containers.reconfigure(pyxis)
         assert srun(pyxis, SH, "echo started", user="trainer").split() == ["started", "exit", "0"]
-        found = json.loads(pyxis.on("controller", "hyperpod-kit job doctor --json", check=False))
+        found = json.loads(pyxis.on("controller", "hyperpod-kit job doctor --json", check=False))["findings"]
         assert [(one["code"], one["severity"]) for one in found if one["code"] == "S016"] == [("S016", "error")]
     finally:
         pyxis.on("controller", f"cp /tmp/slurm.conf.kept {CONF}/slurm.conf")

@@ -46,7 +46,7 @@ def trained(driver: Driver, node: str, steps: int) -> str:
 
 def used(driver: Driver, node: str) -> int:
     """Bytes, as the file system counts them."""
-    (body,) = json.loads(admin(driver, node, f"hyperpod-kit storage quota show {OWN} --json || true"))
+    (body,) = json.loads(admin(driver, node, f"hyperpod-kit storage quota show {OWN} --json || true"))["directories"]
     return int(body["bytes"])
 
 

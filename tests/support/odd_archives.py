@@ -35,7 +35,7 @@ def _instead(kind: bytes, target: str = "") -> Callable[..., list[tarfile.TarInf
     return lambda members: [*(one for one in members if one.name != VICTIM), member]
 
 
-NOT_PLAIN = "is no plain file"
+NOT_PLAIN = "is not a plain file"
 OUTSIDE = "no place below lib/"
 ODD: Mapping[str, OddArchive] = {
     "absolute": OddArchive(_with("/etc/hpk-evil"), "/etc/hpk-evil in lib.tar.gz is not listed", OUTSIDE),

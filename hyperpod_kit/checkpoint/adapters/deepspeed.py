@@ -49,7 +49,7 @@ class ZeroFiles(StateDict):
                 f"{saved} ranks saved it and {ranks.world} are here, and DeepSpeed cuts ZeRO's partitions by their "
                 f"number: its universal checkpoint leads on, made of `hyperpod-kit checkpoint export {self._root} "
                 "--to deepspeed`",
-                hint="docs/how-to/deepspeed.md, Another number of ranks",
+                hint="see `Another number of ranks` on the page DeepSpeed of the documentation",
             )
         return super().targets(ranks, tree)
 
@@ -70,7 +70,7 @@ class ZeroCheckpoints(CheckpointEngine):  # type: ignore[misc]  # deepspeed is n
         if not engine.zero_optimization_stage():
             raise CheckpointError(
                 "DeepSpeed without ZeRO",
-                hint="Manager(root) with State(engine.module, engine.optimizer): docs/checkpoints.md",
+                hint="use Manager(root) with State(engine.module, engine.optimizer)",
             )
         self.name = "hyperpod-kit"
         self.manager = Manager(resolve_root(root), **options)

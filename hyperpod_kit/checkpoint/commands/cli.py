@@ -8,12 +8,13 @@ import sys
 from typing import List, Optional
 
 from hyperpod_kit import ending
+from hyperpod_kit.checkpoint.commands.byte_counts import format_byte_count
 from hyperpod_kit.checkpoint.commands.inspection import open_existing_root_as_owner
 from hyperpod_kit.checkpoint.commands.keep import RETENTION_OPTIONS
-from hyperpod_kit.checkpoint.commands.table import format_byte_count
 from hyperpod_kit.checkpoint.repository import tensor_export
 from hyperpod_kit.checkpoint.repository.read import verify
 from hyperpod_kit.checkpoint.repository.store.open import is_path
+from hyperpod_kit.command_line.documents import document
 from hyperpod_kit.command_line.program import parse_group
 from hyperpod_kit.command_line.specs import ArgumentSpec, CommandSpec, GroupSpec, OptionSpec, import_object
 from hyperpod_kit.errors import UsageError
@@ -69,7 +70,7 @@ def flush_dead_trainers_memory(args: argparse.Namespace) -> int:
             asked_by=_describe_flush_requester(args),
         )
     if args.json:
-        terminal.print_json([outcome._asdict() for outcome in outcomes])
+        terminal.print_json(document("checkpoint flush", {"runs": [outcome._asdict() for outcome in outcomes]}))
     else:
         for outcome in outcomes:
             memory = f"left in {folder}"
@@ -90,75 +91,76 @@ def _describe_flush_requester(args: argparse.Namespace) -> str:
 
 _COMMANDS = "hyperpod_kit.checkpoint.commands"
 
-_ROOT = ArgumentSpec("root", "ROOT", "A directory, or s3://BUCKET/PREFIX.")
-_JSON = OptionSpec("--json", "Data on standard output.")
+_ROOT = ArgumentSpec("root", "ROOT", "Checkpoint root: a directory or s3://BUCKET/PREFIX.")
+_JSON = OptionSpec("--json", "Print JSON on stdout.")
 
 CHECKPOINT = GroupSpec(
     "checkpoint",
-    "Checkpoints of a run, without torch.",
+    "List, verify, repair and prune checkpoints.",
     (
         CommandSpec(
             "ls",
-            "List a root's checkpoints, newest first; reads no data.",
+            "List the checkpoints of a root, newest first; reads no data.",
             f"{_COMMANDS}.inspection:ls",
             arguments=(_ROOT,),
-            options=(_JSON, OptionSpec("--limit", "Only the newest N (default 50, 0 all)", "N", int, default=50)),
+            options=(_JSON, OptionSpec("--limit", "Show the newest N, 0 for all; default: 50.", "N", int, default=50)),
             examples=("/fsx/alice/run1", "s3://my-bucket/run1 --limit 5 --json"),
         ),
         CommandSpec(
             "show",
-            "One checkpoint's manifest and files; reads no data.",
+            "Show the manifest and the files of a checkpoint; reads no data.",
             f"{_COMMANDS}.inspection:show",
-            arguments=(_ROOT, ArgumentSpec("attempt", "ATTEMPT", "Default: the newest that was committed.", "?")),
-            options=(_JSON, OptionSpec("--tensors", "And where each tensor lies.")),
+            arguments=(_ROOT, ArgumentSpec("attempt", "CHECKPOINT", "Default: the newest committed one.", "?")),
+            options=(_JSON, OptionSpec("--tensors", "Show where each tensor is stored.")),
             examples=("/fsx/alice/run1", "/fsx/alice/run1 --tensors  # of the newest"),
         ),
         CommandSpec(
             "get",
-            "Write one tensor to a .safetensors or .npy file; every byte of it is verified.",
+            "Write one tensor to a .safetensors or .npy file, verifying every byte.",
             f"{_COMMANDS}.cli:write_tensor_to_output_file",
-            arguments=(_ROOT, ArgumentSpec("tensor", "TENSOR", "As `show --tensors` names it.")),
+            arguments=(_ROOT, ArgumentSpec("tensor", "TENSOR", "Name, as `show --tensors` shows it.")),
             options=(
                 _JSON,
-                OptionSpec("--attempt", "As `ls` names it (default: the newest that can be proved)", "ATTEMPT"),
-                OptionSpec("--output", "A new file in .safetensors or .npy.", "FILE", is_required=True),
+                OptionSpec("--attempt", "Checkpoint, as `ls` shows it; default: the newest valid one.", "CHECKPOINT"),
+                OptionSpec("--output", "File to create, .safetensors or .npy.", "FILE", is_required=True),
             ),
             examples=("/fsx/alice/run1 model.head.weight --output head.npy",),
         ),
         CommandSpec(
             "verify",
-            "Verify every byte: 0 all valid, 1 some are not, none is, or RUN.json is not whole.",
+            "Verify every byte of checkpoints. The exit code is 0 when all are valid, 1 when one is not, none "
+            "exists, or RUN.json is damaged.",
             f"{_COMMANDS}.inspection:verify_checkpoints",
-            arguments=(_ROOT, ArgumentSpec("attempts", "ATTEMPTS", "Default: all that were committed.", "*")),
+            arguments=(_ROOT, ArgumentSpec("attempts", "CHECKPOINT", "Default: all committed ones.", "*")),
             options=(_JSON,),
             examples=("/fsx/alice/run1", "/fsx/alice/run1 --json"),
         ),
         CommandSpec(
             "repair",
-            "Write again a lost RUN.json, and lost manifests of checkpoints every byte of which proves itself: 0 done, "
-            "1 the newest that was committed cannot be rebuilt.",
+            "Rebuild a lost RUN.json and the lost manifests of checkpoints whose bytes are all verified. The exit "
+            "code is 1 when the newest committed checkpoint cannot be rebuilt.",
             f"{_COMMANDS}.repair:repair",
             arguments=(_ROOT,),
             options=(
                 _JSON,
-                OptionSpec("--dry-run", "Only say what would be written."),
-                OptionSpec("--run-id", "Whose root it is: a run's id as a refusal names it.", "ID"),
+                OptionSpec("--dry-run", "Show what would be written, and write nothing."),
+                OptionSpec("--run-id", "Id of the run that owns the root, as an error message shows it.", "ID"),
             ),
             examples=(
                 "/fsx/alice/run1 --dry-run",
-                "/fsx/alice/run1 --run-id 4f2a  # where checkpoints are of several runs",
+                "/fsx/alice/run1 --run-id 4f2a  # if the root has checkpoints of several runs",
             ),
         ),
         CommandSpec(
             "prune",
-            "Delete what the policy does not keep: 0 done, 1 something was left.",
+            "Delete the checkpoints that the policy does not keep. The exit code is 1 when one could not be deleted.",
             f"{_COMMANDS}.keep:prune",
             arguments=(_ROOT,),
             options=(
                 _JSON,
                 *RETENTION_OPTIONS,
-                OptionSpec("--dry-run", "Only say what would be deleted."),
-                OptionSpec("--verify", "Read every byte of the newest before an older one goes."),
+                OptionSpec("--dry-run", "Show what would be deleted, and delete nothing."),
+                OptionSpec("--verify", "Verify every byte of the newest one before older ones are deleted."),
             ),
             examples=(
                 "/fsx/alice/run1 --latest 3 --every-steps 1000 --dry-run",
@@ -167,40 +169,51 @@ CHECKPOINT = GroupSpec(
         ),
         CommandSpec(
             "pin",
-            "Keep a checkpoint under every policy.",
+            "Pin a checkpoint, so that no policy deletes it.",
             f"{_COMMANDS}.keep:pin",
-            arguments=(_ROOT, ArgumentSpec("attempt", "ATTEMPT", "As `ls` names it.")),
-            options=(OptionSpec("--reason", "Why, for whoever finds it.", "REASON", default=""),),
-            examples=("/fsx/alice/run1 ATTEMPT --reason 'before the new data'  # ATTEMPT as `ls` names it",),
+            arguments=(_ROOT, ArgumentSpec("attempt", "CHECKPOINT", "Name, as `ls` shows it.")),
+            options=(OptionSpec("--reason", "Reason, shown with the pin.", "REASON", default=""),),
+            examples=("/fsx/alice/run1 CHECKPOINT --reason 'before the new data'  # CHECKPOINT as `ls` shows it",),
         ),
         CommandSpec(
             "unpin",
-            "Leave a checkpoint to the policy again.",
+            "Remove the pin of a checkpoint.",
             f"{_COMMANDS}.keep:unpin",
-            arguments=(_ROOT, ArgumentSpec("attempt", "ATTEMPT", "As `ls` names it.")),
-            examples=("/fsx/alice/run1 ATTEMPT",),
+            arguments=(_ROOT, ArgumentSpec("attempt", "CHECKPOINT", "Name, as `ls` shows it.")),
+            examples=("/fsx/alice/run1 CHECKPOINT",),
         ),
         CommandSpec(
             "flush",
-            "Persist what dead trainers left in shared memory, then free it: 0 all freed, 1 something was left.",
+            "Save the captures that dead trainers left in shared memory, then free them. The exit code is 1 when "
+            "one was not freed.",
             f"{_COMMANDS}.cli:flush_dead_trainers_memory",
             options=(
                 _JSON,
-                OptionSpec("--job", "Only this Slurm job.", "JOB"),
-                OptionSpec("--all", "Of every job that is dead."),
-                OptionSpec("--hand-over", "As root: let a unit see to one job's (the Epilog)", "JOB.RESTART.UID[.GID]"),
+                OptionSpec("--job", "Captures of this Slurm job.", "JOB"),
+                OptionSpec("--all", "Captures of every ended job."),
                 OptionSpec(
-                    "--ended",
-                    "As root: one job's, for an hour while bytes move or storage is away (hyperpod-kit-flush@)",
+                    "--hand-over",
+                    "As root: start a unit for the captures of one job (run by the Epilog).",
                     "JOB.RESTART.UID[.GID]",
                 ),
-                OptionSpec("--announce", "Of --ended: made when storage says what will come.", "FILE", default=""),
-                OptionSpec("--uid", "As root: only this user's (the Epilog)", "UID", int),
-                OptionSpec("--gid", "As root: in this group, not the user's own.", "GID", int),
-                OptionSpec("--timeout", "Seconds per user.", "TIMEOUT", float, default=45.0),
+                OptionSpec(
+                    "--ended",
+                    "As root: captures of one job; retry for an hour while there is progress or storage is away "
+                    "(run by hyperpod-kit-flush@).",
+                    "JOB.RESTART.UID[.GID]",
+                ),
+                OptionSpec(
+                    "--announce",
+                    "For --ended: file to create when the captures are announced on storage.",
+                    "FILE",
+                    default="",
+                ),
+                OptionSpec("--uid", "As root: only captures of this user (run by the Epilog).", "UID", int),
+                OptionSpec("--gid", "As root: use this group instead of the user's primary group.", "GID", int),
+                OptionSpec("--timeout", "Maximum seconds per user.", "TIMEOUT", float, default=45.0),
                 OptionSpec(
                     "--max-age",
-                    "Hours from its sealing after which a capture that cannot be saved is given up: exit code 86.",
+                    "Hours after which a capture that cannot be saved is dropped, with exit code 86.",
                     "MAX_AGE",
                     float,
                     default=24.0,
@@ -263,7 +276,7 @@ def write_tensor_to_output_file(args: argparse.Namespace) -> int:
     """Write one tensor to a file and print what it is; 0 when written. Raise as `tensor_export.export_tensor`."""
     tensor = tensor_export.export_tensor(open_existing_root_as_owner(args), args.tensor, args.output, args.attempt)
     if args.json:
-        terminal.print_json({**tensor._asdict(), "output": args.output})
+        terminal.print_json(document("checkpoint get", {**tensor._asdict(), "output": args.output}))
         return 0
     for checkpoint_id, reason in tensor.rejected:
         terminal.print_stderr(f"passed over {checkpoint_id}: {reason}")

@@ -7,13 +7,15 @@ import itertools
 import json
 from typing import Any, Dict, List, Optional, Tuple
 
-from hyperpod_kit.checkpoint.commands.table import format_byte_count, table
+from hyperpod_kit.checkpoint.commands.byte_counts import format_byte_count
 from hyperpod_kit.checkpoint.repository import selection
 from hyperpod_kit.checkpoint.repository.format import layout, manifest
 from hyperpod_kit.checkpoint.repository.read import verify
 from hyperpod_kit.checkpoint.repository.records import catalog, commit_records, identity, lease, pins, proofs, tombstone
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.owners import open_as_owner
+from hyperpod_kit.command_line.documents import document
+from hyperpod_kit.command_line.tables import Column, format_rows
 from hyperpod_kit.errors import Absent, CheckpointError, DigestUnavailable, UsageError
 from hyperpod_kit.untrusted import terminal
 from hyperpod_kit.untrusted.text import clean_one_line
@@ -24,7 +26,7 @@ def open_existing_root_as_owner(args: argparse.Namespace) -> Store:
     mount may be gone, so nothing was checked."""
     store = open_as_owner(args.root)
     if not store.exists(layout.RUN_FILE) and not any(map(layout.is_root_entry, store.list())):
-        raise Absent(f"{store.url} has no {layout.RUN_FILE}: it is no checkpoint root, or its mount is gone")
+        raise Absent(f"{store.url} has no {layout.RUN_FILE}: it is not a checkpoint root, or its mount is gone")
     return store
 
 
@@ -51,12 +53,15 @@ def ls(args: argparse.Namespace) -> int:
         )
     if args.json:
         terminal.print_json(
-            {
-                "root": store.url,
-                "run_problem": problem or None,
-                "lost": [{"attempt": commit.id_or_record_file, "why": commit.reason} for commit in lost],
-                "attempts": rows,
-            }
+            document(
+                "checkpoint ls",
+                {
+                    "root": store.url,
+                    "run_problem": problem or None,
+                    "lost": [{"attempt": commit.id_or_record_file, "why": commit.reason} for commit in lost],
+                    "attempts": rows,
+                },
+            )
         )
         return 0
     if problem:
@@ -69,11 +74,20 @@ def ls(args: argparse.Namespace) -> int:
         if not lost:
             terminal.print_stdout(f"no checkpoint under {store.url}")
         return 0
-    heads = ("ATTEMPT", "STEP", "SIZE", "RANKS", "TIME", "NOTE")
-    terminal.print_stdout(table(heads, [_listed_cells(row) for row in rows], right=(1, 2, 3)))
+    terminal.print_stdout(format_rows(_LISTED_COLUMNS, [_listed_cells(row) for row in rows]))
     if limit is not None and len(rows) == limit:
         terminal.print_stdout(f"the newest {limit}; all with --limit 0")
     return 0
+
+
+_LISTED_COLUMNS = (
+    "CHECKPOINT",
+    Column("STEP", is_number=True),
+    Column("SIZE", is_number=True),
+    Column("RANKS", is_number=True, may_miss=True),
+    Column("TIME", may_miss=True),
+    Column("NOTE", folds=True),
+)
 
 
 def _listed_cells(row: Dict[str, Any]) -> Tuple[str, ...]:
@@ -160,14 +174,14 @@ def show(args: argparse.Namespace) -> int:
     body = verify.read_manifest(store, checkpoint_id)
     tensors = _tensor_rows_if_requested(store, checkpoint_id, args.tensors)
     if args.json:
-        document = json.loads(body.encode())
-        fields: Dict[str, Any] = {"root": store.url, "attempt": checkpoint_id, "manifest": document}
+        manifest_value = json.loads(body.encode())
+        fields: Dict[str, Any] = {"root": store.url, "attempt": checkpoint_id, "manifest": manifest_value}
         if args.tensors:
             fields["tensors"] = tensors
-        terminal.print_json(fields)
+        terminal.print_json(document("checkpoint show", fields))
         return 0
     facts = {
-        "attempt": checkpoint_id,
+        "checkpoint": checkpoint_id,
         "run": f"{body.run} ({body.run_id})",
         "step": body.step,
         "time": body.time,
@@ -188,17 +202,16 @@ def show(args: argparse.Namespace) -> int:
         files.append(body.index)
     terminal.print_stdout(
         "\n"
-        + table(
-            ("FILE", "SIZE", "ROOT"),
+        + format_rows(
+            ("FILE", Column("SIZE", is_number=True), "ROOT"),
             [(record.file, format_byte_count(record.size), record.root) for record in files],
-            right=(1,),
         )
     )
     if args.tensors:
         terminal.print_stdout(
             "\n"
-            + table(
-                ("TENSOR", "TYPE", "SHAPE", "SHARDS"),
+            + format_rows(
+                ("TENSOR", "TYPE", "SHAPE", Column("SHARDS", folds=True)),
                 [
                     (
                         row["name"],
@@ -254,7 +267,7 @@ def verify_checkpoints(args: argparse.Namespace) -> int:
     for checkpoint_id in args.attempts:
         if layout.parse_checkpoint_id(checkpoint_id) is None:
             raise UsageError(
-                f"{checkpoint_id} is no name of a checkpoint", hint=f"hyperpod-kit checkpoint ls {store.url}"
+                f"{checkpoint_id} is not a name of a checkpoint", hint=f"hyperpod-kit checkpoint ls {store.url}"
             )
     checkpoint_ids = args.attempts or [
         entry.checkpoint_id for entry in selection.iter_committed_not_excluded_newest_first(store)
@@ -274,12 +287,15 @@ def verify_checkpoints(args: argparse.Namespace) -> int:
         run_problem = f"{layout.RUN_FILE} is of {run_record.identity}, and no checkpoint here is"
     if args.json:
         terminal.print_json(
-            {
-                "root": store.url,
-                "newest_valid": valid_ids[0] if valid_ids else None,
-                "run_problem": run_problem or None,
-                "attempts": results,
-            }
+            document(
+                "checkpoint verify",
+                {
+                    "root": store.url,
+                    "newest_valid": valid_ids[0] if valid_ids else None,
+                    "run_problem": run_problem or None,
+                    "attempts": results,
+                },
+            )
         )
     else:
         if not results:

@@ -6,21 +6,22 @@ import argparse
 from typing import Dict, List, Tuple
 
 from hyperpod_kit.checkpoint.commands.inspection import open_existing_root_as_owner
-from hyperpod_kit.checkpoint.commands.table import table
 from hyperpod_kit.checkpoint.repository import read_back, retention
 from hyperpod_kit.checkpoint.repository.policy import Best, EverySeconds, EverySteps, Latest, Policy
 from hyperpod_kit.checkpoint.repository.read import verify
 from hyperpod_kit.checkpoint.repository.records import identity, pins
 from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.command_line.documents import document
 from hyperpod_kit.command_line.specs import OptionSpec
+from hyperpod_kit.command_line.tables import Column, format_rows
 from hyperpod_kit.errors import CheckpointError, UsageError
 from hyperpod_kit.untrusted import terminal
 
 RETENTION_OPTIONS = (
     OptionSpec("--latest", "Keep the newest N.", "N", int),
-    OptionSpec("--every-steps", "Keep the first at or after each N steps.", "N", int),
-    OptionSpec("--every-seconds", "Keep the first in each S seconds.", "S", float),
-    OptionSpec("--best", "Keep the N best (default 1, min)", "METRIC[:N[:min|max]]", is_repeated=True),
+    OptionSpec("--every-steps", "Keep the first one at or after every N steps.", "N", int),
+    OptionSpec("--every-seconds", "Keep the first one in every S seconds.", "S", float),
+    OptionSpec("--best", "Keep the N best; default: 1, min.", "METRIC[:N[:min|max]]", is_repeated=True),
 )
 """The options that `retention_policy_of_options` reads."""
 
@@ -76,21 +77,24 @@ def prune(args: argparse.Namespace) -> int:
         applied = retention.delete_planned(store, planned, run_identity)
     if args.json:
         terminal.print_json(
-            {
-                "root": store.url,
-                "policy": rule.to_json(),
-                "dry_run": args.dry_run,
-                "keep": dict(planned.keep),
-                "delete": dict(planned.delete),
-                "deleted": list(applied.deleted),
-                "left": dict(applied.remaining),
-                "damaged": dict(damaged),
-            }
+            document(
+                "checkpoint prune",
+                {
+                    "root": store.url,
+                    "policy": rule.to_json(),
+                    "dry_run": args.dry_run,
+                    "keep": dict(planned.keep),
+                    "delete": dict(planned.delete),
+                    "deleted": list(applied.deleted),
+                    "left": dict(applied.remaining),
+                    "damaged": dict(damaged),
+                },
+            )
         )
     else:
         rows = _fate_rows(planned, dict(applied.remaining), dry_run=args.dry_run)
         if rows:
-            terminal.print_stdout(table(("ATTEMPT", "", "WHY"), rows))
+            terminal.print_stdout(format_rows(("CHECKPOINT", "FATE", Column("WHY", folds=True)), rows))
         else:
             terminal.print_stdout(f"no checkpoint under {store.url}")
     if applied.remaining or damaged:

@@ -9,8 +9,8 @@ import os
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from hyperpod_kit.checkpoint.agent.reports import extra_state, name_coverage
+from hyperpod_kit.checkpoint.commands.byte_counts import format_byte_count
 from hyperpod_kit.checkpoint.commands.inspection import open_existing_root_as_owner
-from hyperpod_kit.checkpoint.commands.table import format_byte_count
 from hyperpod_kit.checkpoint.repository import selection
 from hyperpod_kit.checkpoint.repository.format import (
     coverage,
@@ -30,6 +30,7 @@ from hyperpod_kit.checkpoint.repository.records.commit_records import LostCommit
 from hyperpod_kit.checkpoint.repository.records.identity import Evidence, RunFile, RunIdentity
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import is_path
+from hyperpod_kit.command_line.documents import document
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.untrusted import terminal
 from hyperpod_kit.untrusted.parse import parse_json_object
@@ -167,7 +168,7 @@ def _print_repair_report(
             ],
             "lost": [{"attempt": commit.id_or_record_file, "why": commit.reason} for commit in lost],
         }
-        terminal.print_json(body)
+        terminal.print_json(document("checkpoint repair", body))
         return
     problem_text = ""
     if run.problem:
@@ -342,7 +343,7 @@ def _verified_shard(store: Store, checkpoint_id: str, rank: int, world: int, run
 def _read_shard_head(reader: Any, file: str) -> bytes:
     size = shard.head_size(memoryview(_read_exactly(reader, 0, 8, file)))
     if size > min(reader.size, _MAX_HEADER_BYTES):
-        raise CheckpointError(f"{file} is no shard: its header would have {size} bytes")
+        raise CheckpointError(f"{file} is not a shard: its header would have {size} bytes")
     return _read_exactly(reader, 0, size, file)
 
 

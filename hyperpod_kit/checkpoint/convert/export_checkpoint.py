@@ -68,7 +68,7 @@ def export(
     if target.exists():
         raise UsageError(f"{target} exists", hint="name a place that does not")
     if not target.parent.is_dir():
-        raise Absent(f"{target.parent} is no directory", hint=f"mkdir -p {target.parent}")
+        raise Absent(f"{target.parent} is not a directory", hint=f"mkdir -p {target.parent}")
     foreign_format = _FORMATS[to]
     source = ExportSource(as_store(store_or_root), attempt, progress)
     if dry_run:

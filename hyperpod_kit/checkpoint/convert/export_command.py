@@ -10,6 +10,7 @@ from hyperpod_kit.checkpoint.commands import on_paths
 from hyperpod_kit.checkpoint.commands.inspection import open_existing_root_as_owner
 from hyperpod_kit.checkpoint.convert.export_checkpoint import FORMATS, export
 from hyperpod_kit.checkpoint.convert.files.byte_progress import TerminalProgress
+from hyperpod_kit.command_line.documents import document
 from hyperpod_kit.command_line.program import parse_command
 from hyperpod_kit.command_line.specs import ArgumentSpec, CommandSpec, OptionSpec
 from hyperpod_kit.exit_codes import ExitCode
@@ -17,20 +18,20 @@ from hyperpod_kit.untrusted import terminal
 
 COMMAND = CommandSpec(
     "export",
-    "A checkpoint for other tools.",
+    "Export a checkpoint for other tools.",
     "hyperpod_kit.checkpoint.convert.export_command:main",
     arguments=(ArgumentSpec("root", "ROOT", "Checkpoint root."),),
     options=(
-        OptionSpec("--attempt", "Which checkpoint (default: the newest valid one)", "ATTEMPT"),
+        OptionSpec("--attempt", "Checkpoint, as `ls` shows it; default: the newest valid one.", "CHECKPOINT"),
         OptionSpec("--to", "Format to write.", choices=FORMATS, is_required=True),
         OptionSpec(
             "--output",
-            "File to make (dcp, deepspeed, huggingface, megatron: a directory); not one that exists.",
+            "File to create (dcp, deepspeed, huggingface, megatron: directory); must not exist.",
             "OUTPUT",
             is_required=True,
         ),
-        OptionSpec("--dry-run", "Read no tensor, and only say what would be written."),
-        OptionSpec("--json", "For programs."),
+        OptionSpec("--dry-run", "Show what would be written; read no tensors and write nothing."),
+        OptionSpec("--json", "Print JSON on stdout."),
     ),
     examples=(
         "/fsx/alice/run1 --to safetensors --output model.safetensors",
@@ -59,7 +60,9 @@ def _export_and_print_report(args: argparse.Namespace) -> int:
         progress=TerminalProgress("read and verified"),
     )
     if args.json:
-        terminal.print_json({**asdict(exported), "output": args.output, "dry_run": args.dry_run})
+        terminal.print_json(
+            document("checkpoint export", {**asdict(exported), "output": args.output, "dry_run": args.dry_run})
+        )
         return 0
     for attempt, reason in exported.rejected:
         terminal.print_stderr(f"passed over {attempt}: {reason}")

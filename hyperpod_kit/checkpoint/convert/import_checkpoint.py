@@ -120,8 +120,8 @@ def require_local_path(source: str | os.PathLike[str]) -> Path:
     """Return the source as a path. Raise UsageError for a URL."""
     if "://" in os.fspath(source):
         raise UsageError(
-            f"{os.fspath(source)} is no place in a file system, and an import reads files",
-            hint="copy it here, or mount its bucket (docs/mounts.md); --output may be s3://bucket/prefix",
+            f"{os.fspath(source)} is not a place in a file system, and an import reads files",
+            hint="copy it here, or mount its bucket; --output may be s3://bucket/prefix",
         )
     return Path(source)
 

@@ -9,6 +9,7 @@ from hyperpod_kit import ending
 from hyperpod_kit.checkpoint.commands import on_paths
 from hyperpod_kit.checkpoint.convert.files.byte_progress import TerminalProgress
 from hyperpod_kit.checkpoint.convert.import_checkpoint import SOURCES, import_checkpoint
+from hyperpod_kit.command_line.documents import document
 from hyperpod_kit.command_line.program import parse_command
 from hyperpod_kit.command_line.specs import ArgumentSpec, CommandSpec, OptionSpec
 from hyperpod_kit.exit_codes import ExitCode
@@ -16,23 +17,23 @@ from hyperpod_kit.untrusted import source_owner, terminal
 
 COMMAND = CommandSpec(
     "import",
-    "A checkpoint of another program as the first one of a root.",
+    "Import a checkpoint of another program.",
     "hyperpod_kit.checkpoint.convert.import_command:main",
     arguments=(
         ArgumentSpec(
             "source",
             "SOURCE",
-            "What the other program wrote, a directory (safetensors, torch: a file); of deepspeed the one that has "
-            "`latest`.",
+            "Output of the other program: a directory (safetensors, torch: a file); for deepspeed, the directory "
+            "with `latest`.",
         ),
     ),
     options=(
-        OptionSpec("--from", "Who wrote it.", choices=SOURCES, dest="kind", is_required=True),
-        OptionSpec("--tag", "Of deepspeed: which checkpoint in it (default: the one that `latest` names)", "TAG"),
-        OptionSpec("--step", "The step that it is of (default: what it says, or its name ends in)", "N", int),
-        OptionSpec("--output", "Checkpoint root without a checkpoint.", "ROOT", is_required=True),
-        OptionSpec("--dry-run", "Look at the files, and only say what would be written."),
-        OptionSpec("--json", "For programs."),
+        OptionSpec("--from", "Program that wrote it.", choices=SOURCES, dest="kind", is_required=True),
+        OptionSpec("--tag", "For deepspeed: tag of the checkpoint; default: the content of `latest`.", "TAG"),
+        OptionSpec("--step", "Step of the checkpoint; default: from its metadata or its name.", "N", int),
+        OptionSpec("--output", "Checkpoint root to write to; must have no checkpoints.", "ROOT", is_required=True),
+        OptionSpec("--dry-run", "Check the files and show what would be written, and write nothing."),
+        OptionSpec("--json", "Print JSON on stdout."),
     ),
     examples=(
         "/fsx/alice/deepspeed --from deepspeed --output /fsx/alice/run1",
@@ -64,7 +65,9 @@ def _import_and_print_report(args: argparse.Namespace) -> int:
             progress=TerminalProgress("imported"),
         )
     if args.json:
-        terminal.print_json({**asdict(imported), "output": args.output, "dry_run": args.dry_run})
+        terminal.print_json(
+            document("checkpoint import", {**asdict(imported), "output": args.output, "dry_run": args.dry_run})
+        )
         return 0
     if imported.unchecked:
         unit = "files"

@@ -9,35 +9,36 @@ from typing import Any
 
 from hyperpod_kit import ending
 from hyperpod_kit.checkpoint.commands import inspection, on_paths
-from hyperpod_kit.checkpoint.commands.table import table
 from hyperpod_kit.checkpoint.convert.files.byte_progress import TerminalProgress
 from hyperpod_kit.checkpoint.dcp import checkpoint_location
 from hyperpod_kit.checkpoint.diffing.compare import CheckpointAt, CheckpointDiff, TensorForm, diff, value_text
 from hyperpod_kit.checkpoint.diffing.items import ItemDifference
 from hyperpod_kit.checkpoint.repository.records import pins
+from hyperpod_kit.command_line.documents import document
 from hyperpod_kit.command_line.program import parse_command
 from hyperpod_kit.command_line.specs import ArgumentSpec, CommandSpec, OptionSpec
+from hyperpod_kit.command_line.tables import Column, format_rows
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.untrusted import terminal
 
-_CHECKPOINT_HELP = "A root (its newest), ROOT/ATTEMPT, or the ATTEMPT of the other one's root."
+_CHECKPOINT_HELP = "ROOT (its newest checkpoint), ROOT/CHECKPOINT, or a CHECKPOINT of the other root."
 
 COMMAND = CommandSpec(
     "diff",
-    "What two checkpoints have differently.",
+    "Compare two checkpoints.",
     "hyperpod_kit.checkpoint.diffing.command:main",
-    description="What is different in checkpoint B: tensors that were added and removed, that have another shape or "
-    "type, and that changed, with the largest difference; other values. Every byte of both is verified. Exit codes: "
-    "0 they are the same, 1 they differ or one is damaged, 2 usage, 3 could not check.",
+    description="Compare checkpoint B with checkpoint A: tensors that were added or removed, have another shape or "
+    "type, or changed, with the largest difference; and other values. Every byte of both is verified. The exit code "
+    "is 0 when they are the same, and 1 when they differ or one is damaged.",
     arguments=(ArgumentSpec("before", "A", _CHECKPOINT_HELP), ArgumentSpec("after", "B", _CHECKPOINT_HELP)),
     options=(
-        OptionSpec("--limit", "Lines a kind (default 50, 0 all)", "N", int, default=50),
-        OptionSpec("--json", "For programs: all of it."),
+        OptionSpec("--limit", "Maximum lines per kind of difference, 0 for all; default: 50.", "N", int, default=50),
+        OptionSpec("--json", "Print JSON on stdout, without a limit."),
     ),
     examples=(
         "/fsx/alice/run1 /fsx/alice/run2  # the newest of each",
-        "/fsx/alice/run1/ATTEMPT ATTEMPT  # two of one run, as `ls` names them",
+        "/fsx/alice/run1/CHECKPOINT CHECKPOINT  # two of one run, as `ls` shows them",
         "/fsx/alice/run1 s3://my-bucket/run1 --json",
     ),
 )
@@ -57,7 +58,7 @@ def main(argv: list[str]) -> int:
 def _diff_and_print_report(args: argparse.Namespace) -> int:
     comparison = diff(*_open_pair(args.before, args.after), progress=TerminalProgress("read and verified"))
     if args.json:
-        terminal.print_json(_to_json(comparison))
+        terminal.print_json(document("checkpoint diff", _to_json(comparison)))
     else:
         _print_comparison(comparison, args.limit or None)
     if comparison.is_empty:
@@ -134,13 +135,14 @@ def _print_comparison(comparison: CheckpointDiff, limit: int | None) -> None:
     )
     largest_first = sorted(comparison.changed.items(), key=lambda row: row[1].max_rel, reverse=True)
     changed = [(name, *_difference_cells(difference)) for name, difference in largest_first]
-    _print_table(("CHANGED", "ITEMS", "OF", "MAX ABS", "MAX REL"), changed, limit, right=(1, 2, 3, 4))
+    numbers = [Column(head, is_number=True) for head in ("ITEMS", "OF", "MAX ABS", "MAX REL")]
+    _print_table(("CHANGED", *numbers), changed, limit)
     reshaped = [(name, _form_text(before), _form_text(after)) for name, (before, after) in comparison.reshaped.items()]
-    _print_table(("OTHER SHAPE OR TYPE", "A", "B"), reshaped, limit)
+    _print_table(("OTHER SHAPE OR TYPE", *_VALUE_COLUMNS), reshaped, limit)
     _print_table(("ADDED", "FORM"), [(name, _form_text(form)) for name, form in comparison.added.items()], limit)
     _print_table(("REMOVED", "FORM"), [(name, _form_text(form)) for name, form in comparison.removed.items()], limit)
     values = [(path, value_text(before), value_text(after)) for path, (before, after) in comparison.values.items()]
-    _print_table(("OTHER VALUE", "A", "B"), values, limit)
+    _print_table(("OTHER VALUE", *_VALUE_COLUMNS), values, limit)
 
 
 def _difference_cells(difference: ItemDifference) -> tuple[str, str, str, str]:
@@ -156,11 +158,12 @@ def _form_text(form: TensorForm) -> str:
     return f"{form.dtype} {list(form.shape)}"
 
 
-def _print_table(
-    heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], limit: int | None, *, right: tuple[int, ...] = ()
-) -> None:
+_VALUE_COLUMNS = (Column("A", folds=True), Column("B", folds=True))
+
+
+def _print_table(columns: Sequence[Column | str], rows: Sequence[tuple[str, ...]], limit: int | None) -> None:
     if not rows:
         return
-    terminal.print_stdout("\n" + table(heads, rows[:limit], right=right))
+    terminal.print_stdout("\n" + format_rows(columns, rows[:limit]))
     if limit is not None and len(rows) > limit:
         terminal.print_stdout(f"and {len(rows) - limit} more: --limit 0, or --json")

@@ -156,7 +156,7 @@ def _decode(encoded: Any, blobs: list[bytes]) -> Any:
     if word == "dict":
         names, values = elements
         return dict(zip(names, values, strict=True))
-    raise ValueError(f"{word!r} is no type")
+    raise ValueError(f"{word!r} is not a type")
 
 
 def _decode_instance(name: str, encoded_fields: Any, blobs: list[bytes]) -> Any:

@@ -337,7 +337,7 @@ _KINDS: Dict[str, Callable[..., Policy]] = {name: kind for kind, name in _NAMES.
 def from_json(body: Any) -> Policy:
     """Undo `to_json`. Raises UsageError for anything else."""
     if not isinstance(body, dict) or len(body) != 1:
-        raise UsageError(f"{body!r} is no retention policy")
+        raise UsageError(f"{body!r} is not a retention policy")
     ((kind, value),) = body.items()
     if kind in ("any", "all") and isinstance(value, list) and value:
         parts = tuple(from_json(part) for part in value)
@@ -347,7 +347,7 @@ def from_json(body: Any) -> Policy:
     try:
         return _KINDS[kind](**value)
     except (KeyError, TypeError):
-        raise UsageError(f"{body!r} is no retention policy") from None
+        raise UsageError(f"{body!r} is not a retention policy") from None
 
 
 def is_serializable(policy: Policy) -> bool:

@@ -442,7 +442,7 @@ def delete_checkpoint_except_foreign_files(store: Store, checkpoint_id: str) -> 
     Raise Unsupported, CheckpointError when its directory is a link, OSError.
     """
     if layout.parse_checkpoint_id(checkpoint_id) is None:
-        raise ValueError(f"{checkpoint_id!r} is no attempt")
+        raise ValueError(f"{checkpoint_id!r} is not an attempt")
     proofs.delete_proof(store, checkpoint_id)
     store.delete(f"{checkpoint_id}/{layout.MANIFEST_FILE}")
     failpoint("retention.manifest_deleted")

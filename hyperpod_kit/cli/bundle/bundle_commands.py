@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     default="build/bundle",
     show_default=True,
     type=click.Path(path_type=Path, file_okay=False),
-    help="Directory to write; replaced as a whole.",
+    help="Directory to write; its contents are replaced.",
 )
-@click.option("--check", is_flag=True, help="Write nothing; exit code 1 when the directory holds something else.")
+@click.option("--check", is_flag=True, help="Write nothing; exit with 1 when the directory differs from the bundle.")
 @json_option
 def render(config: Path, output: Path, check: bool, as_json: bool) -> int:
-    """Write the lifecycle bundle to a directory: byte for byte what will run on the nodes.
+    """Write the lifecycle bundle to a directory, byte for byte as nodes run it.
 
     \b
     Examples:
       hyperpod-kit render
-      hyperpod-kit render --output build/bundle --check  # in CI: is what was committed still what is rendered?
+      hyperpod-kit render --output build/bundle --check  # in CI: is the committed bundle up to date?
     """
     from hyperpod_kit.bundle import render as rendering
     from hyperpod_kit.config.load import load
@@ -44,13 +44,14 @@ def render(config: Path, output: Path, check: bool, as_json: bool) -> int:
     rendering.replace_bundle_directory(bundle, output)
     if as_json:
         print_json(
+            "render",
             {
                 "bundle_id": bundle.bundle_id,
                 "directory": str(output),
                 "uri": bundle.source_s3_uri,
                 "files": len(bundle.files),
                 "bytes": bundle.size,
-            }
+            },
         )
     else:
         print_to_stderr(
@@ -68,12 +69,13 @@ def _compare_output_directory_and_print(bundle: Bundle, config: Path, output: Pa
     difference = compare_with_directory(bundle, output)
     if as_json:
         print_json(
+            "render",
             {
                 "bundle_id": bundle.bundle_id,
                 "directory": str(output),
                 "same": not difference,
                 **dataclass_to_json(difference),
-            }
+            },
         )
     elif not difference:
         print_to_stderr(f"{output} holds bundle {bundle.bundle_id}")
@@ -90,12 +92,12 @@ def _compare_output_directory_and_print(bundle: Bundle, config: Path, output: Pa
 @click.command()
 @config_argument
 @json_option
-@click.option("--dry-run", is_flag=True, help="Say what would be uploaded where, and send nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be uploaded, and send nothing.")
 def upload(config: Path, as_json: bool, dry_run: bool) -> None:
-    """Put the lifecycle bundle into its bucket.
+    """Upload the lifecycle bundle to S3.
 
-    The prefix is named by the bundle's contents: what is there already is not sent again, and what a running cluster
-    uses is never changed. Every object is verified afterwards.
+    The S3 prefix is named after the bundle's contents: objects that exist are not sent again, and a bundle that a
+    running cluster uses is never changed. Every object is verified after the upload.
 
     \b
     Examples:
@@ -120,7 +122,7 @@ def upload(config: Path, as_json: bool, dry_run: bool) -> None:
     if dry_run:
         missing = uploading.list_paths_to_upload(bundle, bucket)
         if as_json:
-            print_json({"bundle_id": bundle.bundle_id, "uri": bundle.source_s3_uri, "would_send": missing})
+            print_json("upload", {"bundle_id": bundle.bundle_id, "uri": bundle.source_s3_uri, "would_send": missing})
         else:
             print_to_stderr(f"would send {len(missing)} of {len(bundle.files)} files to {bundle.source_s3_uri}")
         return
@@ -131,13 +133,14 @@ def upload(config: Path, as_json: bool, dry_run: bool) -> None:
         )
     if as_json:
         print_json(
+            "upload",
             {
                 "bundle_id": done.bundle_id,
                 "uri": done.uri,
                 "sent": done.sent,
                 "present": done.present,
                 "sent_bytes": done.sent_bytes,
-            }
+            },
         )
     elif done.sent:
         print_to_stderr(

@@ -10,7 +10,12 @@ import click
 
 from hyperpod_kit.cli.terminal.lazy import SummaryGroup
 from hyperpod_kit.cli.terminal.options import config_argument, json_option
-from hyperpod_kit.cli.terminal.output import print_json, print_to_stderr, print_unchanged_unless_terminal
+from hyperpod_kit.cli.terminal.output import (
+    print_document,
+    print_json,
+    print_to_stderr,
+    print_unchanged_unless_terminal,
+)
 from hyperpod_kit.errors import Absent
 from hyperpod_kit.untrusted import by_descriptor
 
@@ -28,17 +33,18 @@ def config() -> None:
 
 @config.command()
 @config_argument
-@click.option("--effective", "everything", is_flag=True, help="With every default, marked as such.")
+@click.option("--effective", "everything", is_flag=True, help="Include every default, marked as such.")
 @json_option
 def show(config: Path, everything: bool, as_json: bool) -> None:
     """Print the configuration as YAML.
 
-    What is printed is a configuration again, and means the same. It fails where `validate` would.
+    The output is a valid configuration with the same meaning; with --json it is the value of `configuration`. The
+    command fails where `validate` would.
 
     \b
     Examples:
       hyperpod-kit config show
-      hyperpod-kit config show --effective            # every key there is, defaults marked
+      hyperpod-kit config show --effective            # every key, defaults marked
       hyperpod-kit config show --effective --json     # for scripts
     """
     from hyperpod_kit.config import effective
@@ -48,20 +54,20 @@ def show(config: Path, everything: bool, as_json: bool) -> None:
     else:
         values, defaults = (effective.load_written_values(config), set())
     if as_json:
-        print_json(values)
+        print_json("config show", {"configuration": values})
     else:
         print_unchanged_unless_terminal(effective.render_yaml_marking_defaults(values, defaults))
 
 
 @config.command()
 @click.option(
-    "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write it there, not to stdout."
+    "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write to FILE instead of stdout."
 )
 def schema(output: Optional[Path]) -> None:
     """Print the JSON Schema of the configuration.
 
-    An editor that knows it completes keys, shows what they mean and marks what is wrong. Limits and lists of values
-    (instance types, for one) are those of the installed botocore.
+    Editors use it to complete keys, explain them and mark errors. Limits and lists of values, such as instance types,
+    come from the installed botocore.
 
     \b
     Examples:
@@ -71,7 +77,7 @@ def schema(output: Optional[Path]) -> None:
     from hyperpod_kit.config.schema import build_schema as built
 
     if output is None:
-        print_json(built())
+        print_document(built())
         return
     try:
         by_descriptor.write_text(output, json.dumps(built(), indent=2) + "\n")

@@ -12,12 +12,13 @@ from hyperpod_kit.cli.terminal.lazy import SummaryGroup
 from hyperpod_kit.cli.terminal.options import config_argument, json_option
 from hyperpod_kit.cli.terminal.output import (
     live_status,
-    make_console,
     print_json,
+    print_table,
     print_to_stderr,
     print_unchanged_unless_terminal,
     table_cell,
 )
+from hyperpod_kit.command_line.tables import Column, TextTable
 from hyperpod_kit.errors import Absent
 from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.untrusted import by_descriptor
@@ -31,7 +32,7 @@ STYLES = {"ok": "green", "missing": "red", "differs": "yellow", "unknown": "yell
 
 @click.group(cls=SummaryGroup)
 def infra() -> None:
-    """What a cluster stands on: network, security groups, file systems, buckets, roles."""
+    """Generate the network, security groups, file systems, buckets and roles that a cluster needs."""
 
 
 @infra.command()
@@ -42,22 +43,25 @@ def infra() -> None:
     type=click.Choice(["cloudformation", "terraform"]),
     default="cloudformation",
     show_default=True,
-    help="Whose template.",
+    help="Template language.",
 )
 @click.option(
-    "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write it there, not to stdout."
+    "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write to FILE instead of stdout."
 )
-@click.option("--check", "checked", is_flag=True, help="Print no template: compare the account with it. Reads only.")
+@click.option(
+    "--check", "checked", is_flag=True, help="Compare the account with the template instead of printing it. Read-only."
+)
 @json_option
 def template(config: Path, form: str, output: Optional[Path], checked: bool, as_json: bool) -> int:
-    """Print a template of everything that `validate --aws` asks for.
+    """Print a template of everything that `validate --aws` checks.
 
-    A VPC with private subnets, a NAT gateway and an endpoint of S3; security groups with the ports of the mounts; EFS
-    with mount targets, access points and a policy; FSx; buckets; the nodes' roles. Ids in the configuration are places
-    for what will be made: the outputs say which value belongs where. Prints only: asks nobody, makes nothing.
+    The template has a VPC with private subnets, a NAT gateway and an S3 endpoint; security groups with the ports of
+    the mounts; EFS with mount targets, access points and a policy; FSx; buckets; and the nodes' roles. Resource ids in
+    the configuration are placeholders: the outputs of the stack say which value belongs where. The command is offline
+    and creates nothing.
 
-    --check looks by the ids that the configuration has now. Exit code 1 when something is missing or differs, 3 when
-    AWS did not answer.
+    --check compares the account with the template, by the ids that the configuration has now. The exit code is 1 when
+    something is missing or differs, and 3 when AWS did not answer.
 
     \b
     Examples:
@@ -126,19 +130,16 @@ def _compare_account_and_print(settings: Settings, template_parts: list[Template
     rows, other_findings = part_states_and_unrelated_finding_count(settings, template_parts, facts)
     if as_json:
         print_json(
+            "infra template",
             {
                 "cluster": settings.cluster.name,
                 "account": facts.caller.account,
                 "parts": [row.to_dict() for row in rows],
                 "other_findings": other_findings,
-            }
+            },
         )
     else:
-        from rich.table import Table
-
-        grid = Table()
-        for column in ("part", "state", "what"):
-            grid.add_column(column)
+        grid = TextTable(("PART", "STATE", Column("DETAIL", folds=True)))
         for row in rows:
             for index, line in enumerate(row.details or ("",)):
                 if index == 0:
@@ -146,7 +147,7 @@ def _compare_account_and_print(settings: Settings, template_parts: list[Template
                 else:
                     head = ("", "")
                 grid.add_row(table_cell(head[0]), table_cell(head[1], STYLES.get(head[1], "")), table_cell(line))
-        make_console().print(grid)
+        print_table(grid)
         if other_findings:
             print_to_stderr(f"{other_findings} more findings are about none of these: hyperpod-kit validate --aws")
     states = {row.state for row in rows}

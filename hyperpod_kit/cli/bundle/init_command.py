@@ -47,28 +47,28 @@ def _add_question_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command()
 @config_argument
-@click.option("--from-example", is_flag=True, help="Write the complete example as it is; it is what `rehearse` uses.")
+@click.option("--from-example", is_flag=True, help="Write the complete example, which `rehearse` uses too.")
 @click.option(
     "--from-cluster",
     metavar="NAME",
     callback=validate_cluster_name,
-    help="Begin with a cluster that there is: asks DescribeCluster.",
+    help="Start from an existing cluster (DescribeCluster).",
 )
 @click.option(
     "--from-cluster-config",
     type=FILE,
     metavar="FILE",
-    help="Begin with the JSON of CreateCluster, of its instance groups, or of describe-cluster.",
+    help="Start from the JSON of CreateCluster, of its instance groups, or of describe-cluster.",
 )
-@click.option("--from-parameters", type=FILE, metavar="FILE", help="Begin with AWS's own provisioning_parameters.json.")
+@click.option("--from-parameters", type=FILE, metavar="FILE", help="Start from a provisioning_parameters.json of AWS.")
 @click.option(
     "--scripts",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Keep the cluster's earlier lifecycle scripts, as scripts of yours. With --from-cluster they are downloaded "
-    "into DIR, otherwise DIR has them.",
+    help="Keep the cluster's existing lifecycle scripts as custom scripts. With --from-cluster they are downloaded "
+    "to DIR; otherwise they are read from DIR.",
 )
-@click.option("--force", is_flag=True, help="Write over an existing file.")
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
 @_add_question_options
 def init(
     config: Path,
@@ -80,11 +80,11 @@ def init(
     force: bool,
     **flags: Any,
 ) -> int:
-    """Write a configuration to start from.
+    """Create a configuration file.
 
-    On a terminal it asks for what the flags leave open, and explains each question; anywhere else the flags have to
-    say it all. With --from-example no other flag is needed. The file is never overwritten without --force.
-    Exit code 1 when the file that was written has errors.
+    On a terminal, the command asks for every value that the options leave open, and explains each question. Elsewhere
+    the options must give all of them. --from-example needs no other option. An existing file is overwritten only with
+    --force. The exit code is 1 when the file that was written has errors.
 
     \b
     Examples:

@@ -6,14 +6,16 @@ from pathlib import Path
 
 import click
 
-from hyperpod_kit.cli.terminal.output import print_json
+from hyperpod_kit.cli.terminal.output import print_document
 
 
 @click.command("describe-package")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--client", default="", metavar="NAME", help="What a package is for whose name does not say it.")
+@click.option(
+    "--client", default="", metavar="NAME", help="Client that the packages are for, when their names do not tell."
+)
 def describe_package(files: tuple[Path, ...], client: str) -> None:
-    """Print the entries of `hyperpod_kit.clients` for these .deb files, as JSON.
+    """Print the `hyperpod_kit.clients` entries for .deb files, as JSON.
 
     \b
     Examples:
@@ -25,4 +27,4 @@ def describe_package(files: tuple[Path, ...], client: str) -> None:
 
     if client and client not in CLIENTS:
         raise UsageError(f"there is no client {client}", hint=f"use one of {', '.join(CLIENTS)}")
-    print_json([make_client_entry_for_deb_file(path, client) for path in files])
+    print_document([make_client_entry_for_deb_file(path, client) for path in files])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Optional
 import click
 
 from hyperpod_kit.cli.terminal.options import config_argument
-from hyperpod_kit.cli.terminal.output import print_json, print_to_stderr
+from hyperpod_kit.cli.terminal.output import print_document, print_to_stderr
 from hyperpod_kit.errors import Absent, UsageError
 
 if TYPE_CHECKING:
@@ -18,16 +18,19 @@ if TYPE_CHECKING:
 
 @click.command()
 @config_argument
-@click.option("--group", metavar="NAME", help="The role of this instance group; default: the cluster's own role.")
+@click.option(
+    "--group", metavar="NAME", help="Print the policy for the role of this instance group; default: the cluster's role."
+)
 @click.option("--trust", "of_trust", is_flag=True, help="Print the trust policy instead of the permissions.")
-@click.option("--admin", "of_admin", is_flag=True, help="Print the policy of whoever makes and runs the clusters.")
+@click.option("--admin", "of_admin", is_flag=True, help="Print the policy for admins of the clusters.")
 def policy(config: Path, group: Optional[str], of_trust: bool, of_admin: bool) -> None:
-    """Print the least policy of the nodes' role, from the configuration.
+    """Print the minimal IAM policy for the nodes' role, or for admins.
 
-    One statement for each thing that nodes need: the bundle, each mount, each secret, logs, sessions; and a Deny for
-    writing where the bundle is. `validate --aws` has IAM simulate the same list against the role that there is. With
-    --admin: every call about clusters that a command makes, iam:PassRole for the nodes' roles and for SageMaker alone,
-    the bundle, sessions, logs and, where there are homes, their access points. Asks nobody, changes nothing.
+    The policy has one statement for each thing that nodes need (the bundle, each mount, each secret, logs, sessions),
+    and a Deny for writing to the bundle's prefix. `validate --aws` has IAM simulate the same statements against the
+    existing role. With --admin it has every call that a command makes about clusters, iam:PassRole for the nodes' roles
+    and for SageMaker alone, the bundle, sessions, logs and, where there are homes, their access points. This command is
+    offline and changes nothing.
 
     \b
     Examples:
@@ -44,12 +47,12 @@ def policy(config: Path, group: Optional[str], of_trust: bool, of_admin: bool) -
     if of_admin:
         if of_trust or group is not None:
             raise UsageError("--admin is about people, --trust and --group are about the nodes' roles: choose one")
-        print_json(admin_policy.admin_policy(settings))
+        print_document(admin_policy.admin_policy(settings))
         print_to_stderr("whoever may write to the bundle's prefix is root of every node that is made afterwards")
         return
     role = _role_of_group_or_first(settings, group)
     if of_trust:
-        print_json(role_policy.trust_policy())
+        print_document(role_policy.trust_policy())
         print_to_stderr(
             f"next: write this to a file (> trust.json), then aws iam create-role --role-name {role.name} "
             f"--assume-role-policy-document file://trust.json"
@@ -58,14 +61,12 @@ def policy(config: Path, group: Optional[str], of_trust: bool, of_admin: bool) -
     document = role_policy.permissions_policy(
         required_permissions.required_permissions(settings, role), role_policy.bundle_write_denials(settings, role)
     )
-    print_json(document)
+    print_document(document)
     if settings.metadata_users is None:
         print_to_stderr(
-            "every process of every user on these nodes has these rights: the metadata service is open to all of them"
+            "every process of every user on these nodes has these permissions: the metadata service is open to all"
         )
-        print_to_stderr(
-            "hyperpod_kit.metadata_service closes it (docs/users.md); --group prints the role of one group alone"
-        )
+        print_to_stderr("hyperpod_kit.metadata_service closes it; --group prints the policy for the role of one group")
     else:
         print_to_stderr(
             f"on the nodes root{''.join(f', {name}' for name in settings.metadata_users)} can have these rights"

@@ -10,6 +10,7 @@ import click
 
 from hyperpod_kit.cli.terminal.options import config_argument, json_option
 from hyperpod_kit.cli.terminal.output import live_status, print_json, print_text, print_to_stderr
+from hyperpod_kit.command_line.explaining import print_explain_line
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.untrusted.dataclass_json import dataclass_to_json
@@ -25,22 +26,24 @@ COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
 
 @click.command()
 @config_argument
-@click.option("--aws", "live", is_flag=True, help="Ask AWS too. Reads only: nothing is changed.")
-@click.option("--suppress", "suppressed", multiple=True, metavar="CODE", help="Leave out a finding; may be repeated.")
+@click.option("--aws", "live", is_flag=True, help="Check the AWS account too. Read-only.")
+@click.option(
+    "--suppress", "suppressed", multiple=True, metavar="CODE", help="Ignore findings with this code; repeatable."
+)
 @click.option(
     "--fail-on",
     type=click.Choice(["error", "warning", "info"]),
     default="error",
     show_default=True,
-    help="Lowest severity that makes the command exit 1.",
+    help="Lowest severity for which the exit code is 1.",
 )
 @json_option
 def validate(config: Path, live: bool, suppressed: tuple[str, ...], fail_on: str, as_json: bool) -> int:
     """Check a configuration and report all findings.
 
-    Offline, or with --aws against the account too: bucket, role, network, file systems, quotas. Exit code 1 when there
-    is a finding as bad as --fail-on; else 3 when AWS did not answer a question. What your own role may not ask is a
-    warning.
+    The check is offline. With --aws it also covers the account: bucket, role, network, file systems and quotas. The
+    exit code is 1 when a finding is at least as severe as --fail-on, otherwise 3 when AWS did not answer a query. A
+    query that your own role is not allowed to make is a warning.
 
     \b
     Examples:
@@ -80,10 +83,11 @@ def validate(config: Path, live: bool, suppressed: tuple[str, ...], fail_on: str
                 "caller": facts.caller.arn,
                 "not_checked": [query.to_dict() for query in facts.not_queried],
             }
-        print_json(report)
+        print_json("validate", report)
     else:
         _print_findings(config, shown)
         print_text(_summary_line(checked, shown, len(hidden), facts))
+        print_explain_line(finding.code for finding in shown)
     if failing:
         return ExitCode.PROBLEM
     if unanswered:

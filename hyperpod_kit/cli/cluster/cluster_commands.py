@@ -12,7 +12,15 @@ from hyperpod_kit.cli.cluster.ssh_options import make_live_cluster
 from hyperpod_kit.cli.cluster.waiting import interval_option, timeout_option, wait_until_deleted, wait_until_ready
 from hyperpod_kit.cli.terminal.confirm import require_confirmation
 from hyperpod_kit.cli.terminal.options import cluster_options, config_argument, json_option, resolve_cluster
-from hyperpod_kit.cli.terminal.output import make_console, print_json, print_text, print_to_stderr, table_cell
+from hyperpod_kit.cli.terminal.output import (
+    print_document,
+    print_json,
+    print_table,
+    print_text,
+    print_to_stderr,
+    table_cell,
+)
+from hyperpod_kit.command_line.tables import Column, TextTable
 from hyperpod_kit.untrusted.terminal import LONGEST_LINE, indent_continuation_lines
 from hyperpod_kit.untrusted.text import clean_one_line
 
@@ -22,10 +30,13 @@ if TYPE_CHECKING:
 
 @click.command("create-cluster")
 @config_argument
-@click.option("--wait", "then_wait", is_flag=True, help="Return when every node runs.")
-@click.option("--dry-run", is_flag=True, help="Check everything offline, send nothing.")
+@click.option("--wait", "then_wait", is_flag=True, help="Return when every node is running.")
+@click.option("--dry-run", is_flag=True, help="Check everything offline and send nothing.")
 @click.option(
-    "--json", "as_json", is_flag=True, help="With --dry-run: the request, for aws --cli-input-json. Else: the answer."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print JSON: the result, or with --dry-run the request for aws --cli-input-json.",
 )
 @timeout_option
 @interval_option
@@ -34,14 +45,14 @@ def create_cluster(
 ) -> None:
     """Create the cluster.
 
-    The request is checked against the installed botocore first, and the bundle must be uploaded. The output of
-    --dry-run --json is exactly what `aws sagemaker create-cluster --cli-input-json` takes. A cluster that is there
-    already and is what the configuration says is no error, so the command can be repeated.
+    The request is validated against the installed botocore first, and the bundle must have been uploaded. The output
+    of --dry-run --json is the input of `aws sagemaker create-cluster --cli-input-json`. The command succeeds if the
+    cluster exists and matches the configuration, so it can be repeated.
 
     \b
     Examples:
       hyperpod-kit create-cluster --wait
-      hyperpod-kit create-cluster --dry-run --json > request.json  # what would be sent
+      hyperpod-kit create-cluster --dry-run --json > request.json  # the request
     """
     from hyperpod_kit.aws.sagemaker import SageMaker
     from hyperpod_kit.cluster import create
@@ -51,7 +62,7 @@ def create_cluster(
     planned = create.render_bundle_and_check_request(settings)
     if dry_run:
         if as_json:
-            print_json(planned.request)
+            print_document(planned.request)
         else:
             for group in planned.request["InstanceGroups"]:
                 types = group.get("InstanceRequirements", {}).get("InstanceTypes") or [group["InstanceType"]]
@@ -83,13 +94,14 @@ def create_cluster(
         print_to_stderr(f"next: hyperpod-kit wait {config}")
     if as_json:
         print_json(
+            "create-cluster",
             {
                 "ClusterArn": made.arn,
                 "ClusterName": name,
                 "bundle_id": bundle,
                 "ready": then_wait,
                 "existed": made.existed,
-            }
+            },
         )
 
 
@@ -101,13 +113,13 @@ def create_cluster(
 def wait(
     config: Path, cluster: Optional[str], region: Optional[str], timeout: float, interval: float, as_json: bool
 ) -> None:
-    """Wait until every node runs.
+    """Wait until every node is running.
 
-    Ready is a cluster that is InService with as many running nodes as AWS aims at, group by group. Where nodes are
-    provisioned continuously, failed ones are told with AWS's reason, and the wait goes on: AWS tries again.
+    A cluster is ready when it is InService and each group has as many running nodes as requested. With continuous
+    provisioning, nodes that fail are reported with AWS's reason and the wait continues, because AWS tries again.
 
-    Exit code 1 when the cluster fails, with AWS's reason; 3 when time is up or AWS does not answer. It can be ended
-    and begun again at any time.
+    The exit code is 1 when the cluster fails, and 3 when --timeout has passed or AWS does not answer. The command can
+    be stopped and repeated at any time.
 
     \b
     Examples:
@@ -122,14 +134,14 @@ def wait(
     if state.failure:
         print_to_stderr(f"AWS still says of an earlier change: {state.failure}")
     if as_json:
-        print_json(state.to_dict())
+        print_json("wait", state.to_dict())
 
 
 @click.command("describe-cluster")
 @cluster_options
 @json_option
 def describe_cluster(config: Path, cluster: Optional[str], region: Optional[str], as_json: bool) -> int:
-    """Status, groups and failures. Exit code 1 when the cluster has failed.
+    """Show the status, groups and failures of the cluster. The exit code is 1 when the cluster has failed.
 
     Below the table, group by group: updates and scalings that run or were undone, the date of the next patch, until
     when a training plan serves, Spot, and how many nodes have which type.
@@ -137,7 +149,7 @@ def describe_cluster(config: Path, cluster: Optional[str], region: Optional[str]
     \b
     Examples:
       hyperpod-kit describe-cluster
-      hyperpod-kit describe-cluster --cluster demo --json  # AWS's own answer
+      hyperpod-kit describe-cluster --cluster demo --json  # AWS's response
     """
     from hyperpod_kit.aws.sagemaker import SageMaker
     from hyperpod_kit.cluster.group_activity import describe_training_plans
@@ -147,7 +159,7 @@ def describe_cluster(config: Path, cluster: Optional[str], region: Optional[str]
     sagemaker = SageMaker(chosen.region)
     if as_json:
         response = sagemaker.describe_cluster(chosen.name)
-        print_json(response)
+        print_json("describe-cluster", response)
         if response["ClusterStatus"] == "Failed":
             return 1
         return 0
@@ -159,14 +171,13 @@ def describe_cluster(config: Path, cluster: Optional[str], region: Optional[str]
 
 
 def _print_cluster_state(state: ClusterState, plans: Mapping[str, str]) -> None:
-    from rich.table import Table
-
     mode = ""
     if state.continuous:
         mode = ", nodes provisioned continuously"
-    grid = Table(title=f"cluster {state.name}: {state.status}{mode}", title_justify="left")
-    for column in ("group", "nodes", "wanted", "node states"):
-        grid.add_column(column, justify="right" if column in ("nodes", "wanted") else "left")
+    numbers = [Column(head, is_number=True) for head in ("NODES", "WANTED")]
+    grid = TextTable(
+        ("GROUP", *numbers, Column("NODE STATES", folds=True)), f"cluster {state.name}: {state.status}{mode}"
+    )
     for group in state.groups:
         states = ", ".join(f"{count} {status}" for status, count in sorted(group.nodes.items())) or "-"
         state_text = states
@@ -178,7 +189,7 @@ def _print_cluster_state(state: ClusterState, plans: Mapping[str, str]) -> None:
             str(group.target),
             table_cell(state_text),
         )
-    make_console().print(grid)
+    print_table(grid)
     for group in state.groups:
         lines = [*group.activity.lines(), *filter(None, [plans.get(group.name, "")])]
         for line in lines:
@@ -191,10 +202,10 @@ def _print_cluster_state(state: ClusterState, plans: Mapping[str, str]) -> None:
 
 @click.command("delete-cluster")
 @cluster_options
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--dry-run", is_flag=True, help="Show what would be deleted, and delete nothing.")
 @drain_options
-@click.option("--wait", "then_wait", is_flag=True, help="Return when it is gone.")
+@click.option("--wait", "then_wait", is_flag=True, help="Return when the cluster is deleted.")
 @timeout_option
 @interval_option
 @json_option
@@ -210,15 +221,14 @@ def delete_cluster(
     interval: float,
     as_json: bool,
 ) -> None:
-    """Delete the cluster and its nodes. File systems and buckets stay.
+    """Delete the cluster and its nodes. File systems and buckets are kept.
 
-    Asks first, and lists the jobs that run. --when-idle lets no new job start and waits until those that run have
-    ended; --drain also queues jobs again that Slurm may queue again, so that each of them ends with what it has saved:
-    the queue itself goes with the cluster. When --drain-timeout is over, nothing is sent, the nodes take jobs again,
-    and the exit code is 3.
+    The command lists the running jobs and asks for confirmation. --when-idle accepts no new jobs and waits until the
+    running ones have ended. --drain also requeues the jobs that Slurm may requeue, so that each of them ends with what
+    it has saved; the queue itself is deleted with the cluster. When --drain-timeout has passed, nothing is deleted,
+    the nodes accept jobs again, and the exit code is 3.
 
-    A cluster that is being deleted already is waited for, and one that is not there is no error, so the command can be
-    repeated.
+    The command succeeds if the cluster no longer exists, so it can be repeated.
 
     \b
     Examples:
@@ -241,7 +251,7 @@ def delete_cluster(
             raise
         print_to_stderr(f"there is no cluster {name} in {sagemaker.region}: nothing to delete")
         if as_json:
-            print_json({**summary, "status": "gone", "nodes": 0, **first.to_dict()})
+            print_json("delete-cluster", {**summary, "status": "gone", "nodes": 0, **first.to_dict()})
         return
     count = sum(sum(group.nodes.values()) for group in state.groups)
     lost = f"cluster {name} in {sagemaker.region} with its {count} nodes and everything on their own disks"
@@ -256,7 +266,7 @@ def delete_cluster(
         print_to_stderr(f"would delete {lost}")
         first.print_jobs()
         if as_json:
-            print_json({**summary, "status": state.status, "nodes": count, **first.to_dict()})
+            print_json("delete-cluster", {**summary, "status": state.status, "nodes": count, **first.to_dict()})
         return
     if is_going:
         print_to_stderr(f"cluster {name} is being deleted already")
@@ -274,4 +284,7 @@ def delete_cluster(
         wait_until_deleted(sagemaker, name, timeout=timeout, interval=interval)
         print_to_stderr(f"cluster {name} is gone")
     if as_json:
-        print_json({**summary, "status": "gone" if then_wait else "Deleting", "nodes": count, **first.to_dict()})
+        print_json(
+            "delete-cluster",
+            {**summary, "status": "gone" if then_wait else "Deleting", "nodes": count, **first.to_dict()},
+        )

@@ -13,7 +13,7 @@ import click
 
 from hyperpod_kit.cli.cluster.waiting import interval_option
 from hyperpod_kit.cli.terminal.options import cluster_options, json_option, resolve_cluster
-from hyperpod_kit.cli.terminal.output import make_console, print_json, print_json_line, print_to_stderr
+from hyperpod_kit.cli.terminal.output import print_json, print_json_line, print_styled, print_to_stderr
 from hyperpod_kit.cluster.times import format_utc
 from hyperpod_kit.untrusted.text import shortened
 
@@ -51,19 +51,21 @@ def parse_since_option(ctx: click.Context, param: click.Parameter, value: Option
     "--since",
     metavar="WHEN",
     callback=parse_since_option,
-    help="45s, 30m, 2h, 3d ago, or a moment: 2026-01-31T12:00 (UTC).",
+    help="Start of the period: 45s, 30m, 2h or 3d ago, or 2026-01-31T12:00 (UTC).",
 )
-@click.option("--group", metavar="NAME", help="Of one instance group.")
-@click.option("--node", metavar="NODE", help="Of one instance: its id, or as for replace-node.")
+@click.option("--group", metavar="NAME", help="Only this instance group.")
+@click.option("--node", metavar="NODE", help="Only this node: an instance id, or as for replace-node.")
 @click.option(
     "--level",
     type=click.Choice(["Info", "Warn", "Error"], case_sensitive=False),
     default="Info",
     show_default=True,
-    help="This one and worse.",
+    help="Lowest level to show.",
 )
-@click.option("--limit", default=50, show_default=True, type=click.IntRange(0), help="The newest so many; 0 for all.")
-@click.option("--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@click.option(
+    "--limit", default=50, show_default=True, type=click.IntRange(0), help="Number of newest events to show; 0 for all."
+)
+@click.option("--follow", is_flag=True, help="Keep printing new events until Ctrl-C.")
 @interval_option
 @json_option
 def events(
@@ -79,10 +81,10 @@ def events(
     interval: float,
     as_json: bool,
 ) -> None:
-    """What HyperPod did and what failed, with AWS's reason. Oldest first.
+    """Show what HyperPod did and what failed, with AWS's reason, oldest first.
 
-    Only for clusters with continuous provisioning; for others the exit code is 2. With --follow, --json prints one line
-    per event.
+    Only clusters with continuous provisioning have events; for others the exit code is 2. With --follow, --json prints
+    one line per event.
 
     \b
     Examples:
@@ -108,7 +110,7 @@ def events(
     fetched = query(since, limit or None)
     if not follow:
         if as_json:
-            print_json({"cluster": chosen.name, "events": [event.to_dict() for event in fetched]})
+            print_json("events", {"cluster": chosen.name, "events": [event.to_dict() for event in fetched]})
             return
         _print_events(fetched)
         advice = ""
@@ -122,7 +124,7 @@ def events(
         shown_ids |= {event.id for event in fresh}
         if as_json:
             for event in fresh:
-                print_json_line(event.to_dict())
+                print_json_line("events", event.to_dict())
         else:
             _print_events(fresh)
         since = max([event.at for event in fresh], default=since)
@@ -151,14 +153,8 @@ def _query_with_limited_retries(query: Callable[[], list[Event]], interval: floa
 
 def _print_events(events: Iterable[Event]) -> None:
     """A line an event: when, level, where, what, why."""
-    from rich.text import Text
-
-    screen = make_console()
     for event in events:
-        style = _STYLES.get(event.level, "")
-        line = Text.assemble(
-            (format_utc(event.at), "dim"), "  ", (f"{event.level:5}", style), "  ", shortened(event.line(), LONGEST)
-        )
+        text = shortened(event.line(), LONGEST)
         if event.lifecycle:
-            line.append(f"  (lifecycle script: {event.lifecycle})")
-        screen.print(line, soft_wrap=True)
+            text += f"  (lifecycle script: {event.lifecycle})"
+        print_styled([(format_utc(event.at), "dim"), (f"{event.level:5}", _STYLES.get(event.level, "")), (text, "")])

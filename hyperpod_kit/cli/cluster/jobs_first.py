@@ -40,19 +40,19 @@ def drain_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option(
                 "--when-idle",
                 is_flag=True,
-                help="Let no new job start on these nodes, and act when those that run there have ended.",
+                help="Accept no new jobs on these nodes, and act when the running ones have ended.",
             ),
             click.option(
                 "--drain",
                 is_flag=True,
-                help="As --when-idle, and queue jobs again at once that Slurm may queue again.",
+                help="As --when-idle, but requeue at once the jobs that Slurm may requeue.",
             ),
             click.option(
                 "--drain-timeout",
                 default=3600.0,
                 show_default=True,
                 type=click.FloatRange(1),
-                help="Seconds to wait for jobs at most; then nothing is sent, and the nodes take jobs again.",
+                help="Seconds to wait for jobs; after that nothing is sent, and the nodes accept jobs again.",
             ),
         )
     ):
@@ -95,8 +95,9 @@ class JobsFirst:
         except HyperpodKitError as err:
             if self.is_requested:
                 raise Unreachable(
-                    f"the jobs on these nodes cannot be waited for: {err.message}",
-                    hint="--ssh-key, --ssh-proxy or SSM let it be asked; nobody waits without --when-idle and --drain",
+                    f"cannot wait for the jobs on these nodes: {err.message}",
+                    hint="reach the controller with --ssh-key, --ssh-proxy or SSM, or leave out --when-idle and "
+                    "--drain",
                 ) from err
             self.listing_error = err.message
 

@@ -12,23 +12,20 @@ import click
 
 from hyperpod_kit.cli.terminal.options import cluster_options, json_option, region_option, resolve_cluster
 from hyperpod_kit.cli.terminal.output import (
-    make_console,
     print_json,
     print_json_line,
+    print_table,
     print_text,
     print_to_stderr,
     table_cell,
 )
+from hyperpod_kit.command_line.tables import Column, TextTable
 from hyperpod_kit.errors import Unreachable, UsageError
 from hyperpod_kit.untrusted.text import clean_one_line
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from hyperpod_kit.cluster.nodes import ClusterNode
 
-NARROWEST = 72
-"""Columns that a table of nodes needs, with ids and addresses whole."""
 LONGEST_MESSAGE = 100
 """Characters of AWS's message in a table: it can hold the end of a log, which --json and `diagnose` show whole."""
 _STYLES = {"Running": "green", "InService": "green", "Failure": "bold red", "Failed": "bold red"}
@@ -38,26 +35,22 @@ _STYLES = {"Running": "green", "InService": "green", "Failure": "bold red", "Fai
 @region_option
 @json_option
 def list_clusters(region: Optional[str], as_json: bool) -> None:
-    """Every HyperPod cluster of the account in one region.
+    """List the HyperPod clusters of the account in one region.
 
     \b
     Examples:
       hyperpod-kit list-clusters
       hyperpod-kit list-clusters --region us-west-2 --json
     """
-    from rich.table import Table
-
     from hyperpod_kit.aws.sagemaker import SageMaker
     from hyperpod_kit.cluster.clusters import fetch_clusters
 
     sagemaker = SageMaker(region)
     clusters = fetch_clusters(sagemaker)
     if as_json:
-        print_json({"region": sagemaker.region, "clusters": [asdict(cluster) for cluster in clusters]})
+        print_json("list-clusters", {"region": sagemaker.region, "clusters": [asdict(cluster) for cluster in clusters]})
         return
-    grid = Table(title=f"clusters in {sagemaker.region}", title_justify="left")
-    for column in ("cluster", "status", "created", "arn"):
-        grid.add_column(column, overflow="fold")
+    grid = TextTable(("CLUSTER", "STATUS", "CREATED", Column("ARN", folds=True)), f"clusters in {sagemaker.region}")
     for cluster in clusters:
         grid.add_row(
             table_cell(cluster.name),
@@ -66,21 +59,21 @@ def list_clusters(region: Optional[str], as_json: bool) -> None:
             table_cell(cluster.arn),
         )
     if clusters:
-        make_console().print(grid)
+        print_table(grid)
     print_to_stderr(f"{len(clusters)} clusters in {sagemaker.region}")
 
 
 @click.command("list-cluster-nodes")
 @cluster_options
-@click.option("--group", "groups", metavar="NAME", multiple=True, help="Of this instance group; may be repeated.")
+@click.option("--group", "groups", metavar="NAME", multiple=True, help="Only this instance group; repeatable.")
 @click.option(
-    "--state", "states", metavar="STATE", multiple=True, help="In this state, such as Failure; may be repeated."
+    "--state", "states", metavar="STATE", multiple=True, help="Only nodes in this state, such as Failure; repeatable."
 )
 @click.option(
     "--watch",
     type=click.FloatRange(1),
     metavar="SECONDS",
-    help="Look again that often until Ctrl-C, and say what has changed.",
+    help="Poll at this interval until Ctrl-C, and show changes.",
 )
 @json_option
 def list_cluster_nodes(
@@ -92,7 +85,7 @@ def list_cluster_nodes(
     watch: Optional[float],
     as_json: bool,
 ) -> None:
-    """Every node with its address and state. With --json and --watch, one line is one whole look.
+    """List the nodes with their addresses and states. With --json and --watch, each poll prints one line.
 
     \b
     Examples:
@@ -124,7 +117,7 @@ def list_cluster_nodes(
         )
     nodes = select(every)
     if as_json:
-        (print_json if watch is None else print_json_line)(_nodes_to_json(chosen.name, nodes))
+        (print_json if watch is None else print_json_line)("list-cluster-nodes", _nodes_to_json(chosen.name, nodes))
     else:
         _print_nodes(chosen.name, nodes)
         among = ""
@@ -139,7 +132,7 @@ def list_cluster_nodes(
             print_to_stderr(f"{err.message}; asking again in {watch:g} s")
             continue
         if as_json:
-            print_json_line(_nodes_to_json(chosen.name, nodes))
+            print_json_line("list-cluster-nodes", _nodes_to_json(chosen.name, nodes))
         else:
             _print_timestamped_lines(describe_node_changes(before, nodes))
 
@@ -156,40 +149,29 @@ def _print_timestamped_lines(lines: Sequence[str]) -> None:
         print_text(f"{at} {line}")
 
 
-def _print_nodes_narrow(screen: Console, nodes: Sequence[ClusterNode]) -> None:
-    """Print the nodes as lines, for a terminal too narrow for columns, which would cut off ids."""
-    for node in nodes:
-        screen.print(table_cell(node.instance_id), table_cell(node.status, _STYLES.get(node.status, "yellow")))
-        screen.print(table_cell(f"  {node.group} {node.address or '-'} {node.instance_type}"))
-        if node.message:
-            screen.print(table_cell(f"  {clean_one_line(node.message, LONGEST_MESSAGE)}"))
-
-
 def _print_nodes(name: str, nodes: Sequence[ClusterNode]) -> None:
-    from rich import box
-    from rich.table import Table
-
-    screen = make_console()
-    if screen.width < NARROWEST:
-        _print_nodes_narrow(screen, nodes)
-        return
-    shown, shape = ["group", "node", "address", "type", "state"], box.SIMPLE_HEAD
-    if screen.width >= 120:
-        shown, shape = [*shown, "launched"], box.HEAVY_HEAD
-    if any(node.message for node in nodes):
-        shown.append("message")
-    grid = Table(title=f"nodes of cluster {name}", title_justify="left", box=shape)
-    for column in shown:
-        grid.add_column(column, overflow="fold", no_wrap=column in ("node", "address", "state"))
+    columns: list[Column | str] = [
+        "NODE",
+        "GROUP",
+        "ADDRESS",
+        Column("TYPE", may_miss=True),
+        "STATE",
+        Column("LAUNCHED", may_miss=True),
+    ]
+    has_messages = any(node.message for node in nodes)
+    if has_messages:
+        columns.append(Column("MESSAGE", folds=True))
+    grid = TextTable(columns, f"nodes of cluster {name}")
     for node in nodes:
-        cells = {
-            "group": table_cell(node.group),
-            "node": table_cell(node.instance_id),
-            "address": table_cell(node.address or "-"),
-            "type": table_cell(node.instance_type),
-            "state": table_cell(node.status, _STYLES.get(node.status, "yellow")),
-            "launched": table_cell(node.launched),
-            "message": table_cell(clean_one_line(node.message, LONGEST_MESSAGE) or "-"),
-        }
-        grid.add_row(*(cells[column] for column in shown))
-    screen.print(grid)
+        cells = [
+            table_cell(node.instance_id),
+            table_cell(node.group),
+            table_cell(node.address or "-"),
+            table_cell(node.instance_type),
+            table_cell(node.status, _STYLES.get(node.status, "yellow")),
+            table_cell(node.launched),
+        ]
+        if has_messages:
+            cells.append(table_cell(clean_one_line(node.message, LONGEST_MESSAGE) or "-"))
+        grid.add_row(*cells)
+    print_table(grid)

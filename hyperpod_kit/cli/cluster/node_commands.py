@@ -33,8 +33,8 @@ def node_command_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add NODE…, the cluster options, --yes, --dry-run, --json and the drain options to a command."""
     for option in (
         json_option,
-        click.option("--dry-run", is_flag=True, help="Only say which nodes are meant."),
-        click.option("--yes", is_flag=True, help="Do not ask."),
+        click.option("--dry-run", is_flag=True, help="Show which nodes are selected, and change nothing."),
+        click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
         drain_options,
         functools.partial(cluster_and_nodes_options, required=True),
     ):
@@ -57,16 +57,16 @@ class Verb(NamedTuple):
 @click.command("replace-node")
 @node_command_options
 def replace_node(**given: Any) -> int:
-    """Replace nodes by fresh ones.
+    """Replace nodes with new ones.
 
-    NODE is an instance id, an address, a host name as Slurm shows it, or GROUP/INDEX as listed. CONFIG ends in .json,
-    .yaml or .yml.
+    NODE is an instance id, an address, a host name as in Slurm, or GROUP/INDEX as listed. CONFIG ends in .json, .yaml
+    or .yml.
 
-    The jobs on these nodes are listed first. --when-idle lets no new job start there and waits until those that run
-    have ended; --drain also queues jobs again that Slurm may queue again. When --drain-timeout is over, nothing is
-    sent, the nodes take jobs again, and the exit code is 3.
+    The jobs on these nodes are listed first. --when-idle accepts no new jobs there and waits until the running ones
+    have ended; --drain also requeues the jobs that Slurm may requeue. When --drain-timeout has passed, nothing is
+    sent, the nodes accept jobs again, and the exit code is 3.
 
-    Exit code 1 when AWS refuses some of them; the others are being replaced then.
+    The exit code is 1 when AWS refuses some of the nodes; the others are being replaced in that case.
 
     \b
     Examples:
@@ -82,14 +82,14 @@ def replace_node(**given: Any) -> int:
 @click.command("reboot-node")
 @node_command_options
 def reboot_node(**given: Any) -> int:
-    """Restart nodes; what is on their disks stays, but for /opt/dlami/nvme. NODE as for replace-node.
+    """Reboot nodes. Data on their disks is kept, except in /opt/dlami/nvme. NODE as for replace-node.
 
-    No lifecycle script runs at a restart: mounts and their timer come back by their units.
+    No lifecycle script runs at a reboot: systemd units bring back the mounts and their timer.
 
-    The jobs on these nodes are listed first. --when-idle lets no new job start there and waits until those that run
-    have ended; --drain also queues jobs again that Slurm may queue again. When --drain-timeout is over, nothing is
-    sent, the nodes take jobs again, and the exit code is 3. With these options the command ends when the nodes have
-    come back and take jobs again.
+    The jobs on these nodes are listed first. --when-idle accepts no new jobs there and waits until the running ones
+    have ended; --drain also requeues the jobs that Slurm may requeue. When --drain-timeout has passed, nothing is
+    sent, the nodes accept jobs again, and the exit code is 3. With these options the command ends when the nodes are
+    back and accept jobs.
 
     \b
     Examples:
@@ -104,14 +104,14 @@ def reboot_node(**given: Any) -> int:
 @click.command("delete-node")
 @node_command_options
 def delete_node(**given: Any) -> int:
-    """Delete nodes; none comes in their place. NODE as for replace-node.
+    """Delete nodes without replacing them. NODE as for replace-node.
 
-    AWS lowers the count of their groups with them. The configuration still has the old one: lower `count` there too,
-    or the next update-cluster makes new nodes.
+    AWS lowers the node counts of their instance groups. The configuration still has the old counts: lower `count`
+    there too, or the next update-cluster creates new nodes.
 
-    The jobs on these nodes are listed first. --when-idle lets no new job start there and waits until those that run
-    have ended; --drain also queues jobs again that Slurm may queue again. When --drain-timeout is over, nothing is
-    sent, the nodes take jobs again, and the exit code is 3.
+    The jobs on these nodes are listed first. --when-idle accepts no new jobs there and waits until the running ones
+    have ended; --drain also requeues the jobs that Slurm may requeue. When --drain-timeout has passed, nothing is
+    sent, the nodes accept jobs again, and the exit code is 3.
 
     \b
     Examples:
@@ -198,7 +198,9 @@ def _run_node_command(
         print_to_stderr(f"would be {verb.done}: {listed}")
         first.print_jobs()
         if as_json:
-            print_json({"cluster": chosen.name, "nodes": [asdict(node) for node in targets], **first.to_dict()})
+            print_json(
+                verb.command, {"cluster": chosen.name, "nodes": [asdict(node) for node in targets], **first.to_dict()}
+            )
         return 0
     first.print_jobs()
     require_confirmation(first.confirmation_question_prefix() + verb.question.format(listed), yes=yes)
@@ -211,7 +213,7 @@ def _run_node_command(
     refused_names = [names[entry["NodeId"]] for entry in refused if entry["NodeId"] in names]
     first.undrain_nodes(vacated, refused_names)
     if as_json:
-        print_json({"cluster": chosen.name, verb.done: done, "refused": refused, **first.to_dict()})
+        print_json(verb.command, {"cluster": chosen.name, verb.done: done, "refused": refused, **first.to_dict()})
     if done:
         print_to_stderr(f"being {verb.done}: {', '.join(done)}")
     if done:

@@ -8,8 +8,9 @@ from typing import Any, Mapping, Optional, Sequence
 import click
 
 from hyperpod_kit.cli.terminal.options import cluster_options, json_option, resolve_cluster
-from hyperpod_kit.cli.terminal.output import make_console, print_json, print_text, print_to_stderr, table_cell
+from hyperpod_kit.cli.terminal.output import print_json, print_table, print_text, print_to_stderr, table_cell
 from hyperpod_kit.cluster.times import format_utc
+from hyperpod_kit.command_line.tables import TextTable
 from hyperpod_kit.untrusted.terminal import LONGEST_LINE
 from hyperpod_kit.untrusted.text import clean_one_line
 
@@ -52,14 +53,14 @@ def operations(
     if operation_id is not None:
         operation = sagemaker.describe_operation(chosen.name, operation_id)
         if as_json:
-            print_json(operation)
+            print_json("operations", operation)
         else:
             for line in describe_operation(operation):
                 print_text(clean_one_line(line, LONGEST_LINE))
         return
     found = sagemaker.list_operations(chosen.name, status=status, kind=kind, newest=limit or None)
     if as_json:
-        print_json({"cluster": chosen.name, "operations": found})
+        print_json("operations", {"cluster": chosen.name, "operations": found})
         return
     if found:
         _print_operations(found)
@@ -89,16 +90,12 @@ def describe_operation(operation: Mapping[str, Any]) -> list[str]:
 
 
 def _print_operations(found: Sequence[Mapping[str, Any]]) -> None:
-    from rich.table import Table
-
-    grid = Table()
-    for column in ("begun", "type", "status", "id"):
-        grid.add_column(column, overflow="fold")
+    grid = TextTable(("ID", "TYPE", "STATUS", "BEGUN"))
     for operation in found:
         grid.add_row(
-            format_utc(operation.get("CreationTime")),
+            table_cell(str(operation.get("OperationId", ""))),
             table_cell(str(operation.get("Type", ""))),
             table_cell(str(operation.get("Status", ""))),
-            table_cell(str(operation.get("OperationId", ""))),
+            format_utc(operation.get("CreationTime")),
         )
-    make_console().print(grid)
+    print_table(grid)

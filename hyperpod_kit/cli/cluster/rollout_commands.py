@@ -17,8 +17,9 @@ import click
 from hyperpod_kit.cli.cluster.jobs_first import JobsFirst, drain_options
 from hyperpod_kit.cli.cluster.ssh_options import make_live_cluster, ssh_options
 from hyperpod_kit.cli.terminal.confirm import require_confirmation
+from hyperpod_kit.cli.terminal.lazy import SummaryGroup
 from hyperpod_kit.cli.terminal.options import Cluster, config_argument, json_option
-from hyperpod_kit.cli.terminal.output import make_console, print_json, print_to_stderr, progress_bar
+from hyperpod_kit.cli.terminal.output import print_json, print_table, print_to_stderr, progress_bar
 from hyperpod_kit.errors import Absent, ClusterError, UsageError, WaitTimeout
 
 if TYPE_CHECKING:
@@ -38,9 +39,9 @@ BY = 200
 """Characters of who began a rollout."""
 
 
-@click.group()
+@click.group(cls=SummaryGroup)
 def rollout() -> None:
-    """The uploaded bundle to nodes that run, batch by batch, under their jobs or without; and the way back."""
+    """Install an uploaded bundle on running nodes, batch by batch, or undo that."""
 
 
 def rollout_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -61,18 +62,21 @@ def rollout_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         if requeue:
             first.ask_jobs_to_save()
-        return command(request=RolloutRequest(config, nodes, batch, dry_run, yes, take_over, as_json, first), **options)
+        request = RolloutRequest(
+            f"rollout {command.__name__}", config, nodes, batch, dry_run, yes, take_over, as_json, first
+        )
+        return command(request=request, **options)
 
     wrapped: Callable[..., Any] = functools.wraps(command)(with_request)
     for option in (
         json_option,
-        click.option("--yes", is_flag=True, help="Do not ask."),
-        click.option("--take-over", is_flag=True, help="Go on where the machine that ran a rollout is gone."),
-        click.option("--dry-run", is_flag=True, help="Only show the nodes, the batches and the jobs."),
+        click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
+        click.option("--take-over", is_flag=True, help="Continue a rollout whose machine is gone."),
+        click.option("--dry-run", is_flag=True, help="Show the nodes, batches and jobs, and change nothing."),
         click.option(
             "--requeue",
             is_flag=True,
-            help="As --drain, but ask jobs of `job run` to save first: they queue themselves again.",
+            help="As --drain, but jobs of `job run` save first and requeue themselves.",
         ),
         drain_options,
         click.option(
@@ -80,9 +84,9 @@ def rollout_options(command: Callable[..., Any]) -> Callable[..., Any]:
             default="10%",
             show_default=True,
             metavar="SIZE",
-            help="Nodes at a time, `2` or `10%`; one at least.",
+            help="Nodes to switch at a time, `2` or `10%`; at least one.",
         ),
-        click.option("--node", "nodes", multiple=True, metavar="NODE", help="Only this node; may be given repeatedly."),
+        click.option("--node", "nodes", multiple=True, metavar="NODE", help="Only this node; repeatable."),
         config_argument,
     ):
         wrapped = option(wrapped)
@@ -91,8 +95,9 @@ def rollout_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class RolloutRequest:
-    """What was asked for on the command line."""
+    """What was asked for on the command line. `command`: its name, such as `rollout start`."""
 
+    command: str
     config: Path
     nodes: tuple[str, ...]
     batch: str
@@ -106,18 +111,18 @@ class RolloutRequest:
 @rollout.command()
 @rollout_options
 def start(request: RolloutRequest) -> int:
-    """Switch nodes to the bundle of the configuration, which `upload` has put into S3.
+    """Install the bundle of the configuration, which must have been uploaded, on the nodes.
 
-    Compute nodes first, then login nodes, then controllers, one by one. Each node of a batch fetches the bundle with
-    its own role, verifies every byte, installs it beside the old one, and applies it; then its mounts are looked at.
-    Jobs go on meanwhile, with the bundle that they began with. --when-idle lets no new job start on the nodes of a
-    batch and waits until those that run there have ended; --requeue has those of `job run` save and queue
-    themselves again, and queues others again that Slurm may queue again; --drain does so at once with all.
+    Compute nodes are first, then login nodes, then controllers one by one. Each node of a batch fetches the bundle
+    with its own role, verifies every byte, installs it beside the old one, and applies it; then its mounts are
+    checked. Running jobs continue with the bundle that they started with. --when-idle accepts no new jobs on the nodes
+    of a batch and waits until the running ones have ended. --requeue makes jobs of `job run` save and requeue
+    themselves, and requeues others where Slurm may. --drain requeues all at once.
 
-    A node that fails is put back to its old bundle, and the rollout stops after its batch: exit code 1. Typed again, it
-    goes on: nodes that have the bundle are left alone. NODE as for replace-node.
+    A node that fails is switched back to its old bundle, and the rollout stops after its batch with exit code 1.
+    Repeat the command to continue: nodes that have the bundle are skipped. NODE as for replace-node.
 
-    One rollout runs at a time. Where the machine that ran one is gone, --take-over goes on from its record.
+    Only one rollout can run at a time. If the machine that ran it is gone, --take-over continues from its record.
 
     \b
     Examples:
@@ -131,7 +136,7 @@ def start(request: RolloutRequest) -> int:
 @rollout.command()
 @rollout_options
 def resume(request: RolloutRequest) -> int:
-    """Go on with a rollout that was paused. Options as for start.
+    """Continue a paused rollout. The options are those of start.
 
     \b
     Examples:
@@ -143,7 +148,7 @@ def resume(request: RolloutRequest) -> int:
 @rollout.command()
 @config_argument
 def pause(config: Path) -> int:
-    """Have the rollout stop after the batch at work, whoever runs it, and keep others from starting it again.
+    """Stop the rollout after the current batch, whoever runs it, and prevent another start.
 
     \b
     Examples:
@@ -158,10 +163,10 @@ def pause(config: Path) -> int:
 @rollout.command()
 @rollout_options
 def undo(request: RolloutRequest) -> int:
-    """Switch nodes back to the bundle that each had before the rollout. Options as for start.
+    """Switch nodes back to the bundle that each had before the rollout. The options are those of start.
 
-    Controllers go first. Pause a rollout that is at work before; with --take-over it ends after its batch. The old
-    bundle is still on the nodes; where somebody has removed it, it is fetched again.
+    Controllers are first. Pause a running rollout before; with --take-over it ends after its batch. The old bundle is
+    still on the nodes; where it was removed, it is fetched again.
 
     \b
     Examples:
@@ -192,9 +197,10 @@ def undo(request: RolloutRequest) -> int:
 @ssh_options
 @json_option
 def status(config: Path, ssh: SshSettings, as_json: bool) -> int:
-    """Show how far a rollout is: its record in S3, and what each node says that it runs.
+    """Show the progress of a rollout: its record in S3, and the bundle that each node reports.
 
-    Exit code 0 when every node runs the bundle, 1 when one does not, 3 when all that answer do.
+    The exit code is 0 when every node has the bundle, 1 when a node has another one, and 3 when all that answer have
+    it.
 
     \b
     Examples:
@@ -214,9 +220,9 @@ def status(config: Path, ssh: SshSettings, as_json: bool) -> int:
         found = _query_bundles(targets, connect, ssh)
     standing = RolloutStanding(scene.cluster.name, bundle_id, record, is_paused, tuple(found))
     if as_json:
-        print_json(standing.to_dict())
+        print_json("rollout status", standing.to_dict())
     else:
-        make_console().print(build_node_table(standing))
+        print_table(build_node_table(standing))
     print_to_stderr(standing.to_line())
     return standing.exit_code
 
@@ -265,7 +271,7 @@ def _start(request: RolloutRequest, *, resumes: bool) -> int:
     if resumes and (record is None or record.bundle_id != bundle.bundle_id):
         raise ClusterError(
             f"there is no rollout of bundle {bundle.bundle_id}, which this configuration renders, to go on with",
-            hint="hyperpod-kit rollout start; it takes back a pause of another bundle's",
+            hint="hyperpod-kit rollout start, which also ends the pause of another bundle",
         )
     if record is None or record.bundle_id != bundle.bundle_id:
         record = RolloutRecord(bundle.bundle_id, RolloutState.RUNNING, "", "", 0.0)
@@ -412,7 +418,7 @@ def _end(report: RolloutReport, request: RolloutRequest) -> int:
     from hyperpod_kit.cli.views.rollout_show import print_end
 
     if request.as_json:
-        print_json({**report.to_dict(), **request.first.to_dict()})
+        print_json(request.command, {**report.to_dict(), **request.first.to_dict()})
     if not request.dry_run:
         print_end(report)
     return report.exit_code
@@ -428,5 +434,5 @@ def _print_groups_with_another_bundle(scene: _Scene) -> None:
     ]
     if groups:
         print_to_stderr(
-            f"nodes of {', '.join(groups)} that come from now on get another bundle; next: hyperpod-kit update-cluster"
+            f"nodes of {', '.join(groups)} created from now on get another bundle; next: hyperpod-kit update-cluster"
         )

@@ -12,7 +12,8 @@ from hyperpod_kit.cli.cluster.ssh_options import make_live_cluster
 from hyperpod_kit.cli.cluster.waiting import interval_option, timeout_option, wait_until_ready
 from hyperpod_kit.cli.terminal.confirm import require_confirmation
 from hyperpod_kit.cli.terminal.options import Cluster, cluster_options, json_option, resolve_cluster
-from hyperpod_kit.cli.terminal.output import make_console, print_json, print_to_stderr, table_cell
+from hyperpod_kit.cli.terminal.output import print_json, print_table, print_to_stderr, table_cell
+from hyperpod_kit.command_line.tables import Column, TextTable
 from hyperpod_kit.errors import ClusterError
 from hyperpod_kit.untrusted.dataclass_json import dataclass_to_json
 
@@ -22,15 +23,15 @@ if TYPE_CHECKING:
 
 @click.command("update-software")
 @cluster_options
-@click.option("--group", "groups", metavar="NAME", multiple=True, help="This instance group only; may be repeated.")
-@click.option("--batch", metavar="SIZE", help="So many nodes at once, `2` or `10%`; without it all at once.")
+@click.option("--group", "groups", metavar="NAME", multiple=True, help="Only this instance group; repeatable.")
+@click.option("--batch", metavar="SIZE", help="Nodes to update at a time, `2` or `10%`; default: all.")
 @click.option("--pause", default=0, type=click.IntRange(0, 3600), help="Seconds between two batches.")
-@click.option("--image", metavar="AMI", help="Another image than HyperPod's newest: `ami-…`, or `default`.")
-@click.option("--forget-jobs", is_flag=True, help="Also where Slurm's state lies on the controller's own disk.")
-@click.option("--dry-run", is_flag=True, help="Only show what the nodes have, and what would be sent.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--image", metavar="AMI", help="Image to use instead of HyperPod's newest: `ami-…` or `default`.")
+@click.option("--forget-jobs", is_flag=True, help="Continue although Slurm's state is on the controller's own disk.")
+@click.option("--dry-run", is_flag=True, help="Show the nodes' versions and the request, and send nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @drain_options
-@click.option("--wait", "then_wait", is_flag=True, help="Return when every node has been updated and runs.")
+@click.option("--wait", "then_wait", is_flag=True, help="Return when every node is updated and running.")
 @timeout_option
 @interval_option
 @json_option
@@ -51,17 +52,19 @@ def update_software(
     interval: float,
     as_json: bool,
 ) -> int:
-    """Give nodes a newer AMI. They keep their addresses, get fresh root volumes, and are set up anew by the bundle.
+    """Update the AMI of the nodes. They keep their addresses, get new root volumes, and are set up again by the
+    bundle.
 
-    What runs on a node ends when its turn comes; a job with --auto-resume=1 goes on elsewhere, or there afterwards.
-    Before it asks AWS, it looks whether the lifecycle script that the nodes begin with is still in its bucket, and
-    whether Slurm's state lies on shared storage: on the controller's own disk every job would be forgotten.
+    Processes on a node end when the node is updated; a job with --auto-resume=1 continues elsewhere, or on the same
+    node afterwards. Before it calls AWS, the command checks that the lifecycle script of the nodes is still in its
+    bucket, and that Slurm's state is on shared storage: with the state on the controller's own disk, all jobs would be
+    lost.
 
-    The jobs on these nodes are listed first. --when-idle and --drain wait until none of the nodes has a job, also with
-    --batch: name a part of the cluster with --group. They imply --wait, and let jobs in again when the nodes are back.
-    When --drain-timeout is over, nothing is sent, the nodes take jobs again, and the exit code is 3.
+    The jobs on these nodes are listed first. --when-idle and --drain wait until none of the nodes has a job, with
+    --batch too: use --group to update part of a cluster. They imply --wait, and let the nodes accept jobs again after
+    the update. When --drain-timeout has passed, nothing is sent, the nodes accept jobs again, and the exit code is 3.
 
-    With --wait the exit code is 1 when AWS gives the update up; the batches before that have the new AMI then.
+    With --wait the exit code is 1 when AWS gives up the update; the batches before that have the new AMI.
 
     \b
     Examples:
@@ -85,7 +88,9 @@ def update_software(
     first.load_jobs_on_nodes(cluster_to_ask, names)
     if as_json:
         listed = [dataclass_to_json(node) for node in nodes]
-        print_json({"cluster": chosen.name, "nodes": listed, "request": update_request, **first.to_dict()})
+        print_json(
+            "update-software", {"cluster": chosen.name, "nodes": listed, "request": update_request, **first.to_dict()}
+        )
     else:
         _print_node_software(chosen.name, nodes)
     first.print_jobs()
@@ -140,7 +145,7 @@ def _require_slurm_state_survives_update(chosen: Cluster, groups: Sequence[str],
         )
     if not settings.slurm_state_mount_name:
         raise ClusterError(
-            f"Slurm's state lies on the own disk of {settings.parameters.controller_group}: with a fresh root volume "
+            f"Slurm's state is on the own disk of {settings.parameters.controller_group}: with a fresh root volume "
             "every job and queue is lost, and job numbers start at 1 again",
             hint="--group for the others; or keep it on FSx or EFS (`hyperpod_kit.slurm.state`); or --forget-jobs",
         )
@@ -154,18 +159,21 @@ def _require_lifecycle_scripts_in_s3(groups_by_script_uri: Mapping[str, Sequence
         bucket, _, key = uri[len("s3://") :].partition("/")
         if "" not in Bucket(bucket, region).sizes_by_relative_key(key):
             raise ClusterError(
-                f"{uri} is not there: nodes of {', '.join(groups)} would come back without mounts and hooks",
-                hint="hyperpod-kit upload, if it is this configuration's bundle; else put it back",
+                f"{uri} is not there: nodes of {', '.join(groups)} would restart without mounts and hooks",
+                hint="hyperpod-kit upload if it is the bundle of this configuration; otherwise restore it",
             )
 
 
 def _print_node_software(name: str, nodes: Sequence[NodeSoftware]) -> None:
-    from rich.table import Table
-
-    grid = Table(title=f"software of cluster {name}", title_justify="left")
-    for column in ("group", "node", "version", "AWS says", "updated"):
-        grid.add_column(column, overflow="fold")
+    columns = (
+        "NODE",
+        "GROUP",
+        Column("VERSION", folds=True),
+        Column("STATE", folds=True),
+        Column("UPDATED", may_miss=True),
+    )
+    grid = TextTable(columns, f"software of cluster {name}")
     for node in nodes:
-        values = (node.group, node.instance_id, node.version or "-", node.standing or "-", node.updated or "-")
+        values = (node.instance_id, node.group, node.version or "-", node.standing or "-", node.updated or "-")
         grid.add_row(*(table_cell(word) for word in values))
-    make_console().print(grid)
+    print_table(grid)

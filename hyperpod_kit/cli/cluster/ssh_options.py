@@ -23,7 +23,7 @@ _LOGIN = (
         show_default=True,
         envvar=HPK_SSH_USER,
         show_envvar=True,
-        help="User that logs in to nodes; on HyperPod's images that is ubuntu.",
+        help="Login user on the nodes.",
     ),
     click.option(
         "--ssh-key",
@@ -47,7 +47,7 @@ _LOGIN = (
         show_envvar=True,
         default=Path("~/.ssh/known_hosts"),
         show_default=True,
-        help="Host keys to verify nodes by; no other is accepted.",
+        help="File with the nodes' host keys; other keys are rejected.",
     ),
 )
 _OPTIONS = (
@@ -58,14 +58,14 @@ _OPTIONS = (
         metavar="COMMAND",
         envvar=HPK_SSH_PROXY,
         show_envvar=True,
-        help="Connect through a command's input and output, as ssh's ProxyCommand; %h is the node, %p the port.",
+        help="Connect through COMMAND, like ssh's ProxyCommand; %h is the node, %p the port.",
     ),
     click.option(
         "--connect-timeout",
         default=10.0,
         show_default=True,
         type=click.FloatRange(0.1),
-        help="Seconds to log in to a node.",
+        help="Maximum seconds to log in to a node.",
     ),
 )
 
@@ -81,7 +81,7 @@ def ssh_options(command: Command, *, timeout: float = 60.0, omit_timeout_option:
         default=timeout,
         show_default=True,
         type=click.FloatRange(1),
-        help="Seconds for a node's own check.",
+        help="Maximum seconds for the check on a node.",
     )
 
     @functools.wraps(command)

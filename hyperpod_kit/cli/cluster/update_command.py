@@ -13,7 +13,8 @@ from hyperpod_kit.cli.cluster.ssh_options import make_live_cluster
 from hyperpod_kit.cli.cluster.waiting import interval_option, timeout_option, wait_until_ready
 from hyperpod_kit.cli.terminal.confirm import require_confirmation
 from hyperpod_kit.cli.terminal.options import Cluster, config_argument, json_option
-from hyperpod_kit.cli.terminal.output import make_console, print_json, print_to_stderr, table_cell
+from hyperpod_kit.cli.terminal.output import print_json, print_table, print_to_stderr, table_cell
+from hyperpod_kit.command_line.tables import Column, TextTable
 from hyperpod_kit.errors import ClusterError
 from hyperpod_kit.untrusted.dataclass_json import dataclass_to_json
 
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 
 @click.command("update-cluster")
 @config_argument
-@click.option("--dry-run", is_flag=True, help="Only show what would change.")
-@click.option("--yes", is_flag=True, help="Do not ask, also when nodes go.")
+@click.option("--dry-run", is_flag=True, help="Show what would change, and send nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation, even when nodes are deleted.")
 @drain_options
 @click.option("--wait", "then_wait", is_flag=True, help="Return when every node runs.")
 @timeout_option
@@ -42,23 +43,23 @@ def update_cluster(
     interval: float,
     as_json: bool,
 ) -> int:
-    """Bring the cluster to the configuration; shows first what that means.
+    """Apply the configuration to the cluster, after showing what changes.
 
-    Some of it happens in place, some only on nodes that come from now on, and some the API cannot do at all: then
-    nothing is sent, and the exit code is 1. With --wait it is 1 too when AWS gives the change up. A change that was
-    sent is not sent again, so the command can be repeated.
+    Some changes are made in place, some only affect nodes created later, and some are not supported by the API: in
+    that case nothing is sent and the exit code is 1. With --wait the exit code is also 1 when AWS rolls the change
+    back. A change that was sent already is not sent again, so the command can be repeated.
 
-    Where a group becomes smaller, AWS chooses which of its nodes go, and the jobs on all of them are listed. With
-    --when-idle or --drain the kit chooses: nodes without a job first. It lets no new job start on them, waits until
-    they are empty, deletes them by their ids, and sends the rest of the change. When --drain-timeout is over, nothing
-    is sent, the nodes take jobs again, and the exit code is 3.
+    When a group shrinks, AWS chooses the nodes to remove, and the jobs on all of its nodes are listed. With
+    --when-idle or --drain the command chooses them, nodes without jobs first: it accepts no new jobs on them, waits
+    until they are idle, deletes them by id, and sends the rest of the change. When --drain-timeout has passed, nothing
+    is sent, the nodes accept jobs again, and the exit code is 3.
 
     \b
     Examples:
       hyperpod-kit update-cluster --dry-run
       hyperpod-kit update-cluster --wait
       hyperpod-kit update-cluster --when-idle --drain-timeout 7200 --wait
-      hyperpod-kit update-cluster --dry-run --json  # the changes, and the request
+      hyperpod-kit update-cluster --dry-run --json  # the changes and the request
     """
     from hyperpod_kit.aws.s3 import Bucket
     from hyperpod_kit.bundle.stored import THREADS
@@ -82,6 +83,7 @@ def update_cluster(
         leaving = _load_jobs_and_choose_leaving_nodes(cluster, update_plan, first)
     if as_json:
         print_json(
+            "update-cluster",
             {
                 "cluster": name,
                 "possible": update_plan.can_api_do_all,
@@ -90,7 +92,7 @@ def update_cluster(
                 **first.to_dict(),
                 "leaving": [node.instance_id for node in leaving],
                 "unsupported_bundles": [dataclass_to_json(group) for group in unsupported],
-            }
+            },
         )
     else:
         print_changes(update_plan)
@@ -185,7 +187,7 @@ def _vacate_and_delete_nodes(cluster: LiveCluster, leaving: Sequence[ClusterNode
         refusals = "; ".join(f"{entry['NodeId']}: {entry['ErrorCode']}: {entry['Message']}" for entry in refused)
         raise ClusterError(
             f"AWS does not delete {len(refused)} of {len(leaving)} nodes: {refusals}",
-            hint=f"hyperpod-kit wait --cluster {cluster.name}, then again",
+            hint=f"hyperpod-kit wait --cluster {cluster.name}, then repeat the command",
         )
 
 
@@ -203,15 +205,11 @@ def _describe_how_to_replace_nodes(groups: Sequence[str], controller: str) -> st
 
 def print_changes(update_plan: Update) -> None:
     """Print a table with one line for each change; nothing without changes."""
-    from rich.table import Table
-
     from hyperpod_kit.cluster.update import format_value
 
     if not update_plan.changes:
         return
-    grid = Table()
-    for column in ("where", "what", "now", "wanted", "how"):
-        grid.add_column(column, overflow="fold")
+    grid = TextTable(("WHERE", "WHAT", *(Column(head, folds=True) for head in ("NOW", "WANTED", "HOW"))))
     for change in update_plan.changes:
         loss = ""
         if change.destroys:
@@ -232,4 +230,4 @@ def print_changes(update_plan: Update) -> None:
                 ),
             )
         )
-    make_console().print(grid)
+    print_table(grid)

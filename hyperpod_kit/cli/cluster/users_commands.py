@@ -9,7 +9,8 @@ import click
 
 from hyperpod_kit.cli.terminal.lazy import SummaryGroup
 from hyperpod_kit.cli.terminal.options import config_argument, json_option
-from hyperpod_kit.cli.terminal.output import make_console, print_json, print_to_stderr, table_cell
+from hyperpod_kit.cli.terminal.output import print_document, print_json, print_table, print_to_stderr, table_cell
+from hyperpod_kit.command_line.tables import Column, TextTable
 
 if TYPE_CHECKING:
     from hyperpod_kit.cluster.homes import ObservedHomes
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
 
 @click.group(cls=SummaryGroup)
 def users() -> None:
-    """Homes of users and shares of groups: EFS access points, their owners, and who may mount them."""
+    """Manage home directories and shared directories on EFS: access points, their owners, and who may mount them."""
 
 
 @users.command()
 @config_argument
-@click.option("--dry-run", is_flag=True, help="Say what would be made, and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be created, and change nothing.")
 @click.option(
     "--remove-open-statements",
     "remove_open",
@@ -31,12 +32,12 @@ def users() -> None:
 )
 @json_option
 def apply(config: Path, dry_run: bool, remove_open: bool, as_json: bool) -> int:
-    """Make the access points and the policy.
+    """Create the access points and the file system policy.
 
-    One access point a user, one a group that shares a directory beside the homes, and a policy that keeps everybody
-    else out. What is there already is kept, whoever made it, if it has that directory, uid and gid. Nothing is ever
-    replaced or deleted. The ids are written beside CONFIG, where `render` and `upload` read them. Exit code 1 when the
-    file system contradicts the configuration.
+    Each user gets an access point, and so does each group that shares a directory; the policy denies access to
+    everybody else. An existing access point with the right directory, uid and gid is used, whoever created it. Nothing
+    is replaced or deleted. The ids are written beside CONFIG, where `render` and `upload` read them. The exit code is
+    1 when the file system contradicts the configuration.
 
     \b
     Examples:
@@ -75,11 +76,9 @@ def apply(config: Path, dry_run: bool, remove_open: bool, as_json: bool) -> int:
 
 @users.command()
 @config_argument
-@click.option("--execution-role", "role", is_flag=True, help="What the nodes' role needs, instead.")
+@click.option("--execution-role", "role", is_flag=True, help="Print the policy that the nodes' role needs instead.")
 def policy(config: Path, role: bool) -> None:
-    """Print the policy that `apply` puts.
-
-    For review, or for a tool of your own. Changes nothing.
+    """Print the policy that `apply` would set, for review or for other tools. Changes nothing.
 
     \b
     Examples:
@@ -102,7 +101,7 @@ def policy(config: Path, role: bool) -> None:
         document = policies.execution_role_policy(observed.arn, observed.existing_access_point_arns)
     else:
         document = observed.desired_policy()
-    print_json(document)
+    print_document(document)
 
 
 def _print_access_points(observed: ObservedHomes, as_json: bool, *, changed: bool, dry_run: bool) -> None:
@@ -124,15 +123,14 @@ def _print_access_points(observed: ObservedHomes, as_json: bool, *, changed: boo
             ],
             "open_statements": observed.public_statement_names,
         }
-        print_json(report)
+        print_json("users apply", report)
         return
-    from rich.table import Table
-
     from hyperpod_kit.config.settings import access_points
 
-    grid = Table(title=f"homes on {observed.arn.rpartition('/')[2]}", title_justify="left")
-    for column in ("user", "uid", "gid", "directory", "access point"):
-        grid.add_column(column)
+    grid = TextTable(
+        ("USER", "UID", "GID", Column("DIRECTORY", folds=True), "ACCESS POINT"),
+        f"homes on {observed.arn.rpartition('/')[2]}",
+    )
     for item in observed.items:
         made = {"keep": "", "create": "new", "conflict": "conflict"}[item.action]
         access_point = " ".join(word for word in (item.existing.id if item.existing else "", made) if word)
@@ -142,7 +140,7 @@ def _print_access_points(observed: ObservedHomes, as_json: bool, *, changed: boo
         grid.add_row(
             *map(table_cell, (item.desired.owner_description, uid, item.desired.gid, item.desired.root, access_point))
         )
-    make_console().print(grid)
+    print_table(grid)
     for orphan in observed.orphans:
         whose = orphan.point.owner_description
         print_to_stderr(

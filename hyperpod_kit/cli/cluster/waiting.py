@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hyperpod_kit.cluster.state import ClusterState
 
 timeout_option = click.option(
-    "--timeout", default=3600.0, show_default=True, type=click.FloatRange(1), help="Seconds to wait at most."
+    "--timeout", default=3600.0, show_default=True, type=click.FloatRange(1), help="Maximum seconds to wait."
 )
 interval_option = click.option(
     "--interval",

@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 @click.command("connect")
 @functools.partial(cluster_and_nodes_options, after="[NODE] [COMMAND…]")
-@click.option("--ssh", "over_ssh", is_flag=True, help="ssh straight to the node's address in place of SSM.")
-@click.option("--ssh-config", "as_config", is_flag=True, help="Print a Host block a node, for ~/.ssh/config.")
+@click.option("--ssh", "over_ssh", is_flag=True, help="Use ssh to the node's address instead of SSM.")
+@click.option("--ssh-config", "as_config", is_flag=True, help="Print a Host block for each node, for ~/.ssh/config.")
 @click.option(
     "--proxy",
     metavar="PORT",
     type=click.IntRange(1, 65535),
     help="For ssh's ProxyCommand: forward stdin and stdout to PORT of the node through SSM.",
 )
-@click.option("--dry-run", is_flag=True, help="Only print the command.")
+@click.option("--dry-run", is_flag=True, help="Print the command, and run nothing.")
 @login_options
 @json_option
 def connect(
@@ -46,11 +46,11 @@ def connect(
     login: SshLogin,
     as_json: bool,
 ) -> None:
-    """A shell on a node: by a session of AWS Systems Manager, or over ssh.
+    """Open a shell on a node, through AWS Systems Manager or ssh.
 
-    NODE is an instance id, an address, a host name as Slurm shows it, or GROUP/INDEX; without one it is the Slurm
-    controller. CONFIG ends in .json, .yaml or .yml. A session needs session-manager-plugin on this machine, and nothing
-    else of AWS's. COMMAND is for --ssh, after `--`.
+    NODE is an instance id, an address, a host name as in Slurm, or GROUP/INDEX; the default is the Slurm controller.
+    CONFIG ends in .json, .yaml or .yml. A session needs session-manager-plugin on this machine, but not the AWS CLI.
+    COMMAND requires --ssh and follows `--`.
 
     \b
     Examples:
@@ -58,7 +58,7 @@ def connect(
       hyperpod-kit connect worker-group/0
       hyperpod-kit connect --ssh-config >> ~/.ssh/config  # then: ssh demo-worker-group-0
       hyperpod-kit connect worker-group/0 --ssh -- nvidia-smi
-      hyperpod-kit connect worker-group/0 --dry-run  # the same for aws, to be typed elsewhere
+      hyperpod-kit connect worker-group/0 --dry-run  # print the aws command
     """
     from hyperpod_kit.aws.sagemaker import SageMaker
     from hyperpod_kit.cluster import session
@@ -83,7 +83,7 @@ def connect(
             chosen.name, sagemaker.region, listed, selected_ids, login, program=program, direct=over_ssh
         )
         if as_json:
-            print_json({"cluster": chosen.name, "ssh_config": text})
+            print_json("connect", {"cluster": chosen.name, "ssh_config": text})
         else:
             print_unchanged_unless_terminal(text)
         return
@@ -137,7 +137,7 @@ def _exec_or_print_program(program: Program, node: ClusterNode, dry_run: bool, a
 
     if dry_run:
         if as_json:
-            print_json({"node": node.instance_id, "group": node.group, "command": list(program.argv)})
+            print_json("connect", {"node": node.instance_id, "group": node.group, "command": list(program.argv)})
         else:
             print_unchanged_unless_terminal(shlex.join(program.argv))
         return

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 @click.command("diagnose")
 @cluster_and_nodes_options
 @click.option("--log", "with_log", is_flag=True, help="Print the last lines of each node's log too.")
-@click.option("--actions", is_flag=True, help="Instead: what was done with root's rights, to whom, and why.")
+@click.option("--actions", is_flag=True, help="List actions done as root instead.")
 @click.option(
     "--since",
     metavar="WHEN",
     callback=parse_since_option,
-    help="Of --actions: 30m, 2h, 3d ago, or a moment; default: a day ago.",
+    help="For --actions: 30m, 2h or 3d ago, or a time (UTC); default: 1d.",
 )
 @ssh_options
 @json_option
@@ -43,19 +43,18 @@ def diagnose(
     ssh: SshSettings,
     as_json: bool,
 ) -> int:
-    """Why the cluster or a node is not well: node, step, cause, remedy.
+    """Explain why the cluster or a node is unhealthy: node, step, cause, remedy.
 
-    NODE is an instance id, an address, a host name as Slurm shows it, or GROUP/INDEX; all nodes without one. CONFIG
-    ends in .json, .yaml or .yml. Asks AWS for its messages and events, and each node for its own record of its
-    creation, its log and its mounts: over ssh, or by SSM sessions where ssh is closed. Of a node that does not answer,
-    or failed and is gone, the log is read from CloudWatch; where no way leads to any node, so is what they have sent of
-    their mounts.
+    NODE is an instance id, an address, a host name as in Slurm, or GROUP/INDEX; the default is all nodes. CONFIG ends
+    in .json, .yaml or .yml. The command reads AWS's messages and events, and each node's record of its creation, its
+    log and its mounts, over ssh or, where ssh is closed, SSM sessions. For a node that does not answer or no longer
+    exists, the log is read from CloudWatch; if no node can be reached, so are the reports about mounts.
 
-    --actions lists, from the nodes' journals, what the kit did with root's rights to what is another's: requeued,
-    drained, pruned, flushed, unmounted, restarted; on what, of whom, who asked and why. Only records of root's own
-    programs count, so no user can forge one.
+    --actions lists, from the nodes' journals, what hyperpod-kit did as root to things that belong to others: requeued,
+    drained, pruned, flushed, unmounted, restarted; on what, whose, at whose request and why. Only records of root's
+    own programs count, so users cannot forge them.
 
-    Exit code 0 when nothing is wrong, 1 when something is, 3 when AWS does not answer.
+    The exit code is 0 when nothing is wrong, 1 when something is, and 3 when AWS does not answer.
 
     \b
     Examples:
@@ -80,7 +79,7 @@ def diagnose(
     ) as connect, progress_bar(f"asking {count} nodes", count) as advance:
         diagnosis = case.diagnose(connect, ssh.command_timeout, lambda done: advance(1))
     if as_json:
-        print_json(diagnosis.to_dict())
+        print_json("diagnose", diagnosis.to_dict())
     else:
         _print_diagnosis(diagnosis, with_log)
     if diagnosis.healthy:

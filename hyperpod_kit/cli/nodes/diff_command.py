@@ -9,7 +9,7 @@ import click
 
 from hyperpod_kit.cli.cluster.ssh_options import make_live_cluster, ssh_options
 from hyperpod_kit.cli.terminal.options import Cluster, config_argument, json_option
-from hyperpod_kit.cli.terminal.output import make_console, print_json, print_text, print_to_stderr, progress_bar
+from hyperpod_kit.cli.terminal.output import print_json, print_table, print_text, print_to_stderr, progress_bar
 from hyperpod_kit.errors import Absent, AwsError, HyperpodKitError, Unreachable, UsageError
 
 if TYPE_CHECKING:
@@ -23,16 +23,17 @@ if TYPE_CHECKING:
 
 @click.command()
 @config_argument
-@click.option("--nodes/--no-nodes", default=True, show_default=True, help="Ask every node what it runs.")
+@click.option("--nodes/--no-nodes", default=True, show_default=True, help="Query every node.")
 @ssh_options
 @json_option
 def diff(config: Path, nodes: bool, ssh: SshSettings, as_json: bool) -> int:
-    """Compare the bundle of the configuration with S3, with the cluster's groups and with what nodes run.
+    """Compare the bundle of the configuration with S3, with the cluster's groups and with the nodes.
 
-    S3: every byte of the uploaded bundle. Groups: which bundle a node that is created now would get. Nodes: which
-    bundle the last creation recorded, whether it succeeded, and whether the installed files are still those.
+    S3: every byte of the uploaded bundle. Groups: the bundle that a node created now would get. Nodes: the bundle
+    recorded at their last creation, whether the creation succeeded, and whether the installed files are unchanged.
 
-    Exit code 0 when all is the same, 1 when something differs, 3 when nothing differs but something did not answer.
+    The exit code is 0 when everything is the same, 1 when something differs, and 3 when nothing differs but something
+    did not answer.
 
     \b
     Examples:
@@ -64,17 +65,16 @@ def diff(config: Path, nodes: bool, ssh: SshSettings, as_json: bool) -> int:
         except (Absent, AwsError, Unreachable, UsageError) as err:
             # What is known of S3 and the groups is worth saying also where no node can be asked.
             rows.append(diff_rows.unanswered_row("nodes", cluster.name, err.message))
-            print_to_stderr("nobody asked the nodes: --known-hosts and --ssh-key say how, --no-nodes leaves them out")
+            print_to_stderr("the nodes were not queried: see --known-hosts and --ssh-key, or use --no-nodes")
         rows += [diff_rows.node_row(bundle, node_bundle) for node_bundle in node_bundles]
     changes = {
         identity: compare_digests(files, diff_rows.bundle_digests(bundle))
         for identity, files in _digests_of_other_bundles(rows, bundle, bucket, node_bundles).items()
     }
     if as_json:
-        print_json(diff_rows.to_json(bundle, rows, changes))
+        print_json("diff", diff_rows.to_json(bundle, rows, changes))
     else:
-        screen = make_console()
-        screen.print(diff_rows.build_table(bundle, rows))
+        print_table(diff_rows.build_table(bundle, rows))
         for line in diff_rows.change_lines(changes):
             print_text(line)
     if not groups and not groups_error:

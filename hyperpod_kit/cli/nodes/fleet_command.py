@@ -11,7 +11,15 @@ import click
 
 from hyperpod_kit.cli.cluster.ssh_options import make_live_cluster, ssh_options
 from hyperpod_kit.cli.terminal.options import cluster_options, json_option, resolve_cluster
-from hyperpod_kit.cli.terminal.output import make_console, print_json, print_json_line, print_to_stderr, progress_bar
+from hyperpod_kit.cli.terminal.output import (
+    clear_screen,
+    print_json,
+    print_json_line,
+    print_table,
+    print_text,
+    print_to_stderr,
+    progress_bar,
+)
 from hyperpod_kit.errors import AwsError, ClusterError, Unreachable, UsageError
 
 if TYPE_CHECKING:
@@ -23,21 +31,29 @@ _sleep = time.sleep
 
 @click.command("fleet")
 @cluster_options
-@click.option("--root", "roots", multiple=True, metavar="ROOT", help="Steps of the jobs of a root too; repeatable.")
-@click.option("--html", "page", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write a page.")
-@click.option("--watch", type=click.FloatRange(1), metavar="SECONDS", help="Look again that often until Ctrl-C.")
-@click.option("--per-node", "each", is_flag=True, help="A row for each node instead of one for those that are alike.")
+@click.option(
+    "--root", "roots", multiple=True, metavar="ROOT", help="Show the steps of the jobs of this root too; repeatable."
+)
+@click.option(
+    "--html",
+    "page",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write an HTML page to FILE.",
+)
+@click.option("--watch", type=click.FloatRange(1), metavar="SECONDS", help="Poll at this interval until Ctrl-C.")
+@click.option("--per-node", "each", is_flag=True, help="Print one row per node instead of grouping them.")
 @click.option(
     "--save",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Keep the nodes' notes, a file for each node.",
+    help="Save the nodes' records, one file per node.",
 )
 @click.option(
     "--notes",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Read notes that --save kept; no node and no AWS is asked.",
+    help="Read records written by --save; neither nodes nor AWS are queried.",
 )
 @functools.partial(ssh_options, timeout=15.0)
 @json_option
@@ -54,23 +70,24 @@ def fleet(
     ssh: SshSettings,
     as_json: bool,
 ) -> int:
-    """Nodes, jobs and storage of a cluster at one look, what is wrong first.
+    """Show nodes, jobs and storage of a cluster on one screen, problems first.
 
-    From what nodes publish already: the records of their health checks and devices, what their guard has seen of Slurm,
-    their metrics, and Slurm's queue. Nothing is checked anew and nothing is changed; `validate-mounts` looks at the
-    mounts now. A node that does not answer is silent; one whose checks have stopped is told apart from both. With
+    The data is what nodes already publish: records of health and device checks, findings of the guard about Slurm,
+    metrics, and Slurm's queue. Nothing is checked again and nothing is changed; use `validate-mounts` to check the
+    mounts now. A node that does not answer is silent; a node whose checks have stopped is reported separately. With
     --root, steps and their rate are read from the records of a checkpoint root, here or on a node.
 
-    With --json and --watch, one line is one whole look.
+    With --json and --watch, each poll prints one line.
 
-    Exit code 0 when no node, mount or job has a fault and every node answers, 1 when not, 3 when AWS does not answer.
+    The exit code is 0 when no node, mount or job has a fault and every node answers, 1 otherwise, and 3 when AWS does
+    not answer.
 
     \b
     Examples:
       hyperpod-kit fleet
       hyperpod-kit fleet --root /fsx/runs/llama --html fleet.html
       hyperpod-kit fleet --watch 10
-      hyperpod-kit fleet --save notes  # later, or elsewhere: hyperpod-kit fleet --notes notes
+      hyperpod-kit fleet --save notes  # later: hyperpod-kit fleet --notes notes
     """
     if notes is not None:
         if watch is not None or save is not None:
@@ -123,15 +140,17 @@ def _watch(
 
 
 def _show(view: FleetView, page: Optional[Path], each: bool, as_json: bool) -> None:
-    from hyperpod_kit.cli.views.fleet_tables import render_fleet_tables, summarize
+    from hyperpod_kit.cli.views.fleet_tables import build_fleet_tables, describe_gaps, summarize
 
     _write_page(view, page)
     if as_json:
-        print_json(view.to_dict())
+        print_json("fleet", view.to_dict())
     else:
-        screen = make_console()
-        for part in render_fleet_tables(view, each):
-            screen.print(part)
+        for table in build_fleet_tables(view, each):
+            print_table(table)
+            print_text()
+        for line in describe_gaps(view):
+            print_text(line, fg="yellow")
     print_to_stderr(summarize(view))
 
 
@@ -139,9 +158,9 @@ def _redraw(view: FleetView, page: Optional[Path], each: bool, as_json: bool) ->
     """Show a look in the place of the one before; to a pipe below it, with --json as a line."""
     if as_json:
         _write_page(view, page)
-        print_json_line(view.to_dict())
+        print_json_line("fleet", view.to_dict())
         return
-    make_console().clear()
+    clear_screen()
     _show(view, page, each, as_json)
 
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     "--watch",
     type=click.FloatRange(1),
     metavar="SECONDS",
-    help="Survey again that often until Ctrl-C, and say what has changed.",
+    help="Poll at this interval until Ctrl-C, and show changes.",
 )
 @json_option
 def validate_mounts(
@@ -62,24 +62,24 @@ def validate_mounts(
     watch: Optional[float],
     as_json: bool,
 ) -> int:
-    """Check every mount on every node, and what the guard there has seen of Slurm.
+    """Check every mount on every node, and show what the guard on the node has found about Slurm.
 
-    Each node probes its own mounts now, with a deadline, or, where no way leads to any node, has sent to CloudWatch
-    what its last look found. Which way was taken is said. A node that does not answer, or whose report is old, counts
-    as a failure. With --json and --watch, one line is one whole look.
+    Each node probes its mounts now, within a deadline. If no node can be reached, the last reports are read from
+    CloudWatch. The output says how the nodes were reached. A node that does not answer, or whose report is old, counts
+    as a failure. With --json and --watch, each poll prints one line.
 
-    Exit code 0 when all required mounts of all nodes are healthy and no guard knows of a fault of Slurm's, 1 when not,
-    3 when AWS does not answer.
+    The exit code is 0 when all required mounts of all nodes are healthy and no guard reports a fault of Slurm, 1
+    otherwise, and 3 when AWS does not answer.
 
     \b
     Examples:
       hyperpod-kit validate-mounts
       hyperpod-kit validate-mounts --cluster ml --ssh-key ~/.ssh/ml --json
-      hyperpod-kit validate-mounts --via ssh  # no other way: where ssh is closed, that is a failure
-      hyperpod-kit validate-mounts --via controller  # one login; it asks the others, busy ones too
-      hyperpod-kit validate-mounts --via pull  # no login: what the nodes have sent
+      hyperpod-kit validate-mounts --via ssh  # only ssh: fails where ssh is closed
+      hyperpod-kit validate-mounts --via controller  # one login, which queries the other nodes
+      hyperpod-kit validate-mounts --via pull  # no login: the reports in CloudWatch
       hyperpod-kit validate-mounts --watch 60 --junit mounts.xml
-      hyperpod-kit validate-mounts --html fleet.html  # a square for each mount, in one file
+      hyperpod-kit validate-mounts --html fleet.html  # a self-contained page
     """
     from hyperpod_kit.cli.views.fleet_show import Display, print_first_status_then_changes
     from hyperpod_kit.remote.reports.fleet_status import poll_fleet, query_fleet_mount_reports

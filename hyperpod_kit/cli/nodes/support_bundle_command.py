@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Where to write it; default: support-CLUSTER-TIME.tar.gz here.",
+    help="Archive to write; default: support-CLUSTER-TIME.tar.gz.",
 )
-@click.option("--overwrite", is_flag=True, help="Write over a file that is there.")
+@click.option("--overwrite", is_flag=True, help="Overwrite an existing file.")
 @click.option(
-    "--node", "named", multiple=True, metavar="NODE", help="Ask this node, named as for diagnose; repeatable."
+    "--node", "named", multiple=True, metavar="NODE", help="Include this node, named as for diagnose; repeatable."
 )
-@click.option("--no-nodes", is_flag=True, help="Ask no node.")
+@click.option("--no-nodes", is_flag=True, help="Include no nodes.")
 @click.option("--root", "roots", multiple=True, metavar="ROOT", help="Add the jobs of a checkpoint root; repeatable.")
 @ssh_options
 @json_option
@@ -52,18 +52,18 @@ def support_bundle(
     ssh: SshSettings,
     as_json: bool,
 ) -> int:
-    """Collect what a report of a fault needs in one archive, without secrets.
+    """Collect what a bug report needs in one archive, without secrets.
 
-    Versions, the effective configuration and its findings, what AWS tells of the cluster with its events; of each node
-    (32 at most, those of --node, or none) the records of its health, devices, Slurm and set-up, its mounts now, the
-    ends of the kit's own logs, versions; with --root the jobs of a checkpoint root. MANIFEST.json says what is in it
-    and what is not, and why.
+    The archive has versions, the effective configuration and its findings, and what AWS reports about the cluster,
+    with its events. For up to 32 nodes (--node chooses them, --no-nodes leaves them out) it has the records of health,
+    devices, Slurm and set-up, the current mounts, the ends of hyperpod-kit's logs, and versions. --root adds the jobs
+    of a checkpoint root. MANIFEST.json lists what is in the archive, what is not, and why.
 
-    Whatever looks like a secret is taken out, and numbers of AWS accounts are replaced. Names of hosts, users,
-    buckets and paths stay: read it before you send it. Nothing is sent anywhere.
+    Anything that looks like a secret is removed, and AWS account numbers are replaced. Names of hosts, users, buckets
+    and paths remain: read the archive before you send it. Nothing is sent anywhere.
 
-    Exit code 0 when all that was asked for is in it, 1 when a node or a root is not, 3 when AWS did not answer; the
-    archive is written in each case, with mode 0600.
+    The exit code is 0 when the archive is complete, 1 when a node or a root is missing, and 3 when AWS did not answer.
+    The archive is written in each case, with mode 0600.
 
     \b
     Examples:
@@ -151,7 +151,7 @@ def _add_nodes(
 def _print_archive(archive: SupportArchive, path: Path, size: int, as_json: bool) -> None:
     manifest = archive.manifest()
     if as_json:
-        print_json({"path": str(path), "bytes": size, **manifest})
+        print_json("support-bundle", {"path": str(path), "bytes": size, "manifest": manifest})
         return
     for member in archive.members:
         cut = ""

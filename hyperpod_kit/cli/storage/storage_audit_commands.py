@@ -10,6 +10,7 @@ import click
 
 from hyperpod_kit.cli.terminal.lazy import SummaryGroup
 from hyperpod_kit.cli.terminal.options import alert_options, json_option
+from hyperpod_kit.command_line.tables import Column, TextTable, format_utc
 from hyperpod_kit.errors import Absent, RunError, Unreachable, UsageError
 
 if TYPE_CHECKING:
@@ -24,13 +25,13 @@ _ledger = click.option(
     default=Path("audit.sqlite"),
     show_default=True,
     metavar="FILE",
-    help="Where all of it is kept.",
+    help="Ledger file.",
 )
 
 
 @click.group(cls=SummaryGroup)
 def audit() -> None:
-    """Who did what to which file, from which job."""
+    """Record and query who did what to which file, from which job."""
 
 
 @audit.command(name="import")
@@ -39,10 +40,10 @@ def audit() -> None:
 @_ledger
 @json_option
 def import_(kind: str, places: tuple[Path, ...], ledger: Path, as_json: bool) -> int:
-    """Add logs to the ledger: each record once, however often it is imported.
+    """Add logs to the ledger; records that it has already are skipped.
 
-    node: what `hyperpod-kit node audit` wrote. cloudtrail: data events of S3, as CloudTrail delivers them.
-    s3-access-log: S3's server access logs. changelog: what `lfs changelog` prints. Plain or gzip.
+    node: output of `hyperpod-kit node audit`. cloudtrail: S3 data events, as CloudTrail delivers them. s3-access-log:
+    server access logs of S3. changelog: output of `lfs changelog`. Files may be compressed with gzip.
 
     \b
     Examples:
@@ -61,7 +62,7 @@ def import_(kind: str, places: tuple[Path, ...], ledger: Path, as_json: bool) ->
             records, gaps, again = records + added.records, gaps + added.gaps, again + added.duplicates
             advance(1)
     if as_json:
-        print_json({"files": len(log_files), "records": records, "gaps": gaps, "again": again})
+        print_json("storage audit import", {"files": len(log_files), "records": records, "gaps": gaps, "again": again})
     else:
         print_text(
             f"{len(log_files):,} files: {records:,} new records, {gaps:,} new gaps, {again:,} were there already"
@@ -70,12 +71,20 @@ def import_(kind: str, places: tuple[Path, ...], ledger: Path, as_json: bool) ->
 
 
 @audit.command()
-@click.option("--from", "given", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="sacct's words.")
-@click.option("--since", default="30d", show_default=True, metavar="TIME", help="How far back sacct is asked: 7d.")
+@click.option(
+    "--from",
+    "given",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Output of sacct, in a file.",
+)
+@click.option(
+    "--since", default="30d", show_default=True, metavar="TIME", help="Period to read from sacct, such as 7d."
+)
 @_ledger
 @json_option
 def jobs(given: Optional[Path], since: str, ledger: Path, as_json: bool) -> int:
-    """Add Slurm's accounting: which job of whom ran where and when.
+    """Add Slurm's accounting: which job of which user ran where and when.
 
     \b
     Examples:
@@ -103,25 +112,33 @@ def jobs(given: Optional[Path], since: str, ledger: Path, as_json: bool) -> int:
     with _open_ledger(ledger, create=True) as kept:
         count = kept.add_or_replace_jobs(accounting.parse_sacct_jobs_per_node(text.splitlines()))
     if as_json:
-        print_json({"jobs": count})
+        print_json("storage audit jobs", {"jobs": count})
     else:
         print_text(f"{count:,} jobs and nodes")
     return 0
 
 
 @audit.command()
-@click.option("--path", default="", metavar="PATH", help="This file, or everything below this directory.")
-@click.option("--user", default="", metavar="NAME|UID", help="What this user did.")
-@click.option("--job", default="", metavar="ID", help="What this job did.")
-@click.option("--op", "operation", default="", metavar="WORD", help="read, write, create, delete, rename or list.")
-@click.option("--since", metavar="TIME", help="Not older than that: 2h, 3d.")
-@click.option("--limit", type=click.IntRange(1, 100_000), default=1000, show_default=True, help="Rows at most.")
+@click.option("--path", default="", metavar="PATH", help="Only this file, or everything below this directory.")
+@click.option("--user", default="", metavar="NAME|UID", help="Only this user.")
+@click.option("--job", default="", metavar="ID", help="Only this job.")
+@click.option(
+    "--op",
+    "operation",
+    default="",
+    metavar="WORD",
+    help="Only this operation: read, write, create, delete, rename or list.",
+)
+@click.option("--since", metavar="TIME", help="Only newer records: 2h, 3d.")
+@click.option(
+    "--limit", type=click.IntRange(1, 100_000), default=1000, show_default=True, help="Maximum number of rows."
+)
 @_ledger
 @json_option
 def query(
     path: str, user: str, job: str, operation: str, since: Optional[str], limit: int, ledger: Path, as_json: bool
 ) -> int:
-    """Ask who did what. Gaps of that time are said: no row is no proof that nothing happened.
+    """Show who did what. Gaps in the logs are reported: no row does not prove that nothing happened.
 
     \b
     Examples:
@@ -148,9 +165,10 @@ def query(
 @alert_options
 @json_option
 def verify(ledger: Path, alerts: Optional[Path], alerts_state: Optional[Path], as_json: bool) -> int:
-    """Prove that no row was changed or taken out. Exit code 1 when one was, or its alert still waits to be accepted.
+    """Verify that no row was changed or removed. The exit code is 1 when one was, or when an alert about it has not
+    been accepted yet.
 
-    Keep the last digest elsewhere: who may write the whole file may write a whole new chain.
+    Keep the last digest elsewhere: whoever can write the whole file can write a new chain.
 
     \b
     Examples:
@@ -171,7 +189,7 @@ def verify(ledger: Path, alerts: Optional[Path], alerts_state: Optional[Path], a
             report = {}
         else:
             report = {"alerts": {**sent.to_json(), "failed": sent.failed}}
-        print_json({**verdict._asdict(), "ok": verdict.broken is None, **report})
+        print_json("storage audit verify", {**verdict._asdict(), "ok": verdict.broken is None, **report})
     elif verdict.broken is None:
         print_text(
             f"{verdict.rows:,} rows hold; {verdict.removed:,} older ones were removed by `retain`; "
@@ -207,12 +225,12 @@ def _check_and_send_tamper_alert(
 
 
 @audit.command()
-@click.option("--older-than", required=True, metavar="TIME", help="What is older goes: 90d.")
-@click.option("--dry-run", is_flag=True, help="Say how many.")
+@click.option("--older-than", required=True, metavar="TIME", help="Remove records older than this: 90d.")
+@click.option("--dry-run", is_flag=True, help="Show how many records would be removed.")
 @_ledger
 @json_option
 def retain(older_than: str, dry_run: bool, ledger: Path, as_json: bool) -> int:
-    """Remove old records. What stays can still be verified.
+    """Remove old records. The remaining ones can still be verified.
 
     \b
     Examples:
@@ -227,7 +245,7 @@ def retain(older_than: str, dry_run: bool, ledger: Path, as_json: bool) -> int:
     with _open_ledger(ledger) as kept:
         count = kept.delete_older_records_gaps_and_jobs(time.time() - facts.parse_seconds(older_than), dry_run=dry_run)
     if as_json:
-        print_json({"removed": count, "dry_run": dry_run})
+        print_json("storage audit retain", {"removed": count, "dry_run": dry_run})
     else:
         verb = "were removed"
         if dry_run:
@@ -253,20 +271,27 @@ def _open_ledger(path: Path, create: bool = False) -> Iterator[AuditLedger]:
 
 
 def _print_audit_rows_and_gaps(matches: AuditResult, as_json: bool) -> None:
-    import time
 
-    from rich.table import Table
-
-    from hyperpod_kit.cli.terminal.output import make_console, print_json, print_to_stderr, table_cell
+    from hyperpod_kit.cli.terminal.output import print_json, print_table, print_to_stderr, table_cell
 
     if as_json:
-        print_json({"rows": matches.rows, "gaps": [vars(gap) for gap in matches.gaps], "more": matches.more})
+        print_json(
+            "storage audit query",
+            {"rows": matches.rows, "gaps": [vars(gap) for gap in matches.gaps], "more": matches.more},
+        )
         return
-    grid = Table()
-    for column in ("when", "who", "job", "what", "path", "from", "note"):
-        grid.add_column(column)
+    columns = (
+        "WHEN",
+        "WHO",
+        "WHAT",
+        Column("PATH", folds=True),
+        "JOB",
+        Column("FROM", may_miss=True),
+        Column("NOTE", folds=True, may_miss=True),
+    )
+    grid = TextTable(columns)
     for row in matches.rows:
-        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["time"]))
+        when = format_utc(row["time"])
         who = row["user"] or (str(row["uid"]) if row["uid"] >= 0 else "unknown")
         job = ""
         if row["job"]:
@@ -279,8 +304,8 @@ def _print_audit_rows_and_gaps(matches: AuditResult, as_json: bool) -> None:
             what = f"{row['op']} ({row['result']})"
         else:
             what = row["op"]
-        grid.add_row(*map(table_cell, (when, who, job, what, path, row["host"], row["note"])))
-    make_console().print(grid)
+        grid.add_row(*map(table_cell, (when, who, what, path, job, row["host"], row["note"])))
+    print_table(grid)
     for gap in matches.gaps[:20]:
         print_to_stderr(f"gap: {gap.host + ': ' if gap.host else ''}{gap.why}")
     if len(matches.gaps) > 20:

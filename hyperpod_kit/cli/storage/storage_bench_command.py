@@ -18,14 +18,26 @@ WRITERS = ("hyperpod-kit", "dcp", "torch-save")
 
 @click.command()
 @click.argument("mounts", nargs=-1, required=True, metavar="MOUNT[=KIND]…")
-@click.option("--budget", metavar="SIZE", default="8GiB", show_default=True, help="Most bytes written to each mount.")
-@click.option("--streams", metavar="COUNTS", default="1,2,4,8", show_default=True, help="Writers at once, in turn.")
-@click.option("--ranks", type=click.IntRange(1, 64), default=2, show_default=True, help="Processes that save.")
-@click.option("--parameters", metavar="COUNT", help="Replay a checkpoint of such a model: its share of --of-ranks.")
-@click.option("--of-ranks", type=click.IntRange(1), help="Ranks of the whole job, with --parameters; default: --ranks.")
-@click.option("--writer", "writers", type=click.Choice(WRITERS), multiple=True, help="Only this one; may be repeated.")
-@click.option("--no-replay", is_flag=True, help="Streams and files only: no torch is needed then.")
-@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="The calibration.")
+@click.option(
+    "--budget", metavar="SIZE", default="8GiB", show_default=True, help="Maximum bytes written to each mount."
+)
+@click.option(
+    "--streams", metavar="COUNTS", default="1,2,4,8", show_default=True, help="Numbers of concurrent streams to try."
+)
+@click.option(
+    "--ranks", type=click.IntRange(1, 64), default=2, show_default=True, help="Number of processes that save."
+)
+@click.option(
+    "--parameters",
+    metavar="COUNT",
+    help="Save the share of a checkpoint of a model of this size that --ranks of --of-ranks hold.",
+)
+@click.option("--of-ranks", type=click.IntRange(1), help="With --parameters: ranks of the whole job; default: --ranks.")
+@click.option("--writer", "writers", type=click.Choice(WRITERS), multiple=True, help="Only this writer; repeatable.")
+@click.option("--no-replay", is_flag=True, help="Measure only streams and files, without torch.")
+@click.option(
+    "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Calibration file to write."
+)
 @json_option
 def bench(
     mounts: tuple[str, ...],
@@ -39,17 +51,19 @@ def bench(
     output: Optional[Path],
     as_json: bool,
 ) -> int:
-    """Measure mounts: what they can do, streams, small files, checkpoints.
+    """Measure mounts: supported operations, streams, small files, checkpoints.
 
-    In a directory of its own below each MOUNT, one after the other: probes (rename, append, locks, access times), one
-    stream and many with their fsync, past the page cache where the file system lets them, by fio too where it is
-    installed; small files; and a checkpoint of --ranks processes saved by our engine, DCP and torch.save, the slowest
-    rank counting. What would go past the budget, or fill the mount past 80 %, is left out and named. Nothing stays
-    behind, also after Ctrl-C. --output writes what `storage plan --calibration` reads.
+    In a new directory below each MOUNT, one after the other, the command runs probes (rename, append, locks, access
+    times); one stream and many, with fsync, bypassing the page cache where possible, and with fio too if it is
+    installed; small files; and a checkpoint of --ranks processes saved by hyperpod-kit, DCP and torch.save, where the
+    slowest rank counts. Measurements that would exceed the budget, or fill the mount above 80 %, are left out and
+    named. Everything is removed at the end, also after Ctrl-C. --output writes a file for `storage plan
+    --calibration`.
 
-    KIND is the mount's name in a plan (fsx-lustre, mountpoint-s3, efs, nvme); by default it follows from its type.
+    KIND is the name of the mount in a plan (fsx-lustre, mountpoint-s3, efs, nvme); by default it is derived from the
+    mount's type.
 
-    Exit code 1 when a measurement had to be left out.
+    The exit code is 1 when a measurement was left out.
 
     \b
     Examples:
@@ -64,7 +78,7 @@ def bench(
     from hyperpod_kit.storage.plan import calibration, facts
 
     if output is not None and no_replay:
-        raise UsageError("--output is made from saves, and --no-replay makes none", hint="without --no-replay")
+        raise UsageError("--output needs saves, and --no-replay measures none", hint="without --no-replay")
     most = facts.parse_size(budget)
     chosen = writers or WRITERS
     size = most / 2 / 3 / len(chosen)

@@ -19,59 +19,97 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command()
-@click.option("--parameters", metavar="COUNT", help="Of the model: 8.03B, 70B.")
-@click.option("--ranks", type=click.IntRange(1), default=8, show_default=True, help="Processes, one a GPU.")
-@click.option("--nodes", type=click.IntRange(1), default=1, show_default=True, help="Nodes that the ranks are on.")
-@click.option("--dtype", type=click.Choice(["fp32", "bf16"]), default="fp32", show_default=True, help="Of the weights.")
+@click.option("--parameters", metavar="COUNT", help="Parameters of the model: 8.03B, 70B.")
+@click.option("--ranks", type=click.IntRange(1), default=8, show_default=True, help="Number of processes, one per GPU.")
+@click.option("--nodes", type=click.IntRange(1), default=1, show_default=True, help="Number of nodes.")
+@click.option(
+    "--dtype", type=click.Choice(["fp32", "bf16"]), default="fp32", show_default=True, help="Type of the weights."
+)
 @click.option(
     "--optimizer",
     type=click.Choice(["adam", "sgd", "none"]),
     default="adam",
     show_default=True,
-    help="What is saved of it: two moments, one, nothing; with bf16 an fp32 copy of the weights too.",
+    help="Saved optimizer state: two moments, one, or none; with bf16 also an fp32 copy of the weights.",
 )
-@click.option("--bytes-per-parameter", type=click.FloatRange(0.1), help="Instead of --dtype and --optimizer.")
+@click.option(
+    "--bytes-per-parameter",
+    type=click.FloatRange(0.1),
+    help="Size of the saved state; replaces --dtype and --optimizer.",
+)
 @click.option(
     "--writer",
     type=click.Choice(["hyperpod-kit", "dcp", "torch-save"]),
     default="hyperpod-kit",
     show_default=True,
-    help="Who saves. hyperpod-kit: every rank its part, behind training's back. dcp: every rank its part, training "
-    "waits. torch-save: rank 0 alone, training waits.",
+    help="hyperpod-kit: every rank saves its part in the background. dcp: every rank saves its part and training "
+    "waits. torch-save: rank 0 saves everything and training waits.",
 )
-@click.option("--every", metavar="TIME", help="Save that often: 15min, 4h. Default: as often as wastes least.")
+@click.option(
+    "--every", metavar="TIME", help="Interval between saves: 15min, 4h. Default: the interval that wastes least time."
+)
 @click.option(
     "--mtbf",
     metavar="TIME",
-    help="Time between two failures of the whole job. Default: as the published fleet nearest in size.",
+    help="Mean time between failures of the job. Default: that of the published cluster of the most similar size.",
 )
-@click.option("--ledger", type=FILE, metavar="FILE", help="Count failures in this file: ROOT/.hpk/attempts.jsonl.")
+@click.option("--ledger", type=FILE, metavar="FILE", help="Count the failures in this file, ROOT/.hpk/attempts.jsonl.")
 @click.option(
     "--memory-share",
     type=click.FloatRange(0, 1),
     default=0.0,
     show_default=True,
-    help="Share of failures after which the newest save is still in some node's memory.",
+    help="Share of failures after which the newest save is still in a node's memory.",
 )
-@click.option("--restart", metavar="TIME", default="5min", show_default=True, help="From a failure to the first step.")
-@click.option("--keep", type=click.IntRange(1), default=3, show_default=True, help="Checkpoints that stay.")
-@click.option("--network", type=click.FloatRange(0.1), default=100.0, show_default=True, help="Gbit/s of a node.")
-@click.option("--gpu-hour-price", type=click.FloatRange(0), default=0.0, help="US dollars; weighs lost hours too.")
-@click.option("--budget", type=click.FloatRange(0), help="US dollars a month for storage, at most.")
-@click.option("--fsx-throughput", type=click.Choice(["125", "250", "500", "1000"]), help="MB/s a TiB, no other.")
-@click.option("--efa", is_flag=True, help="FSx is reached by EFA: its sizes, and a node's rate.")
 @click.option(
-    "--prefixes", type=click.IntRange(1), default=1, show_default=True, help="Of S3 that a checkpoint is spread over."
+    "--restart", metavar="TIME", default="5min", show_default=True, help="Time from a failure to the first step."
 )
-@click.option("--mountpoint-memory", metavar="SIZE", help="Mountpoint's --memory-target, which limits open files.")
-@click.option("--mountpoint-part-size", type=click.IntRange(8, 5120), metavar="MIB", help="As it is; default: enough.")
-@click.option("--data-size", metavar="SIZE", help="Of the training data: 100GB, 570KiB.")
-@click.option("--data-files", type=click.IntRange(1), help="Files of the training data.")
-@click.option("--data-rows", metavar="COUNT", help="Samples of the training data.")
-@click.option("--rows-per-second", type=click.FloatRange(0), default=0.0, help="Samples that training consumes.")
-@click.option("--data-binary", is_flag=True, help="Images and the like: files that stay as they are.")
-@click.option("--calibration", metavar="FILE", help="What `storage bench` measured; `seed`: the published tables.")
-@click.option("--prices", type=FILE, metavar="FILE", help="Prices of your own, JSON, each with its date.")
+@click.option(
+    "--keep", type=click.IntRange(1), default=3, show_default=True, help="Number of checkpoints that are kept."
+)
+@click.option(
+    "--network",
+    type=click.FloatRange(0.1),
+    default=100.0,
+    show_default=True,
+    help="Network bandwidth of a node in Gbit/s.",
+)
+@click.option(
+    "--gpu-hour-price",
+    type=click.FloatRange(0),
+    default=0.0,
+    help="US dollars per GPU-hour; lost hours are counted at this price.",
+)
+@click.option("--budget", type=click.FloatRange(0), help="Maximum US dollars per month for storage.")
+@click.option(
+    "--fsx-throughput",
+    type=click.Choice(["125", "250", "500", "1000"]),
+    help="Only this FSx throughput, in MB/s per TiB.",
+)
+@click.option("--efa", is_flag=True, help="FSx is used over EFA.")
+@click.option(
+    "--prefixes",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Number of S3 prefixes that a checkpoint is spread over.",
+)
+@click.option("--mountpoint-memory", metavar="SIZE", help="Mountpoint's --memory-target.")
+@click.option(
+    "--mountpoint-part-size",
+    type=click.IntRange(8, 5120),
+    metavar="MIB",
+    help="Mountpoint's part size; default: as large as needed.",
+)
+@click.option("--data-size", metavar="SIZE", help="Size of the training data: 100GB, 570KiB.")
+@click.option("--data-files", type=click.IntRange(1), help="Number of files of the training data.")
+@click.option("--data-rows", metavar="COUNT", help="Number of samples of the training data.")
+@click.option(
+    "--rows-per-second", type=click.FloatRange(0), default=0.0, help="Samples that training reads per second."
+)
+@click.option("--data-binary", is_flag=True, help="The data are images or similar files, which cannot be merged.")
+@click.option("--calibration", metavar="FILE", help="Output of `storage bench`, or `seed` for the published tables.")
+@click.option("--prices", type=FILE, metavar="FILE", help="Your own prices with their dates, in JSON.")
 @json_option
 def plan(
     parameters: Optional[str],
@@ -104,23 +142,23 @@ def plan(
     prices: Optional[Path],
     as_json: bool,
 ) -> int:
-    """Which storage, how often to save, and what it costs.
+    """Plan which storage to use, how often to save, and what it costs.
 
-    Says how large a checkpoint is, how long a save takes on each kind of storage and how long training waits for it,
-    how often to save, which kind is the cheapest that is no bottleneck, and the result as configuration, with
-    everything that was assumed. Requests are counted in money and in time. Nothing is asked of AWS. Times without a
-    calibration are wide bands.
+    The plan has the size of a checkpoint; for each kind of storage how long a save takes, how long training waits for
+    it and how often to save; the cheapest option that does not slow training, with its configuration; and all
+    assumptions. Requests are counted in cost and in time. AWS is not called. Without a calibration, times are wide
+    ranges.
 
     With --calibration and without --parameters, each measured time is printed beside the predicted one.
 
-    Exit code 1 when no storage can be taken as asked.
+    The exit code is 1 when no storage meets the requirements.
 
     \b
     Examples:
       hyperpod-kit storage plan --parameters 8.03B --writer torch-save --every 4h --calibration seed
       hyperpod-kit storage plan --parameters 70B --dtype bf16 --ranks 512 --nodes 64 --calibration calibration.json
       hyperpod-kit storage plan --parameters 8B --data-size 100GB --data-files 183960
-      hyperpod-kit storage plan --calibration seed  # the published tables, with the errors
+      hyperpod-kit storage plan --calibration seed  # the published tables with their errors
     """
     from hyperpod_kit.cli.views import storage_plan_show as show
     from hyperpod_kit.storage.plan import facts as fact_parsers
@@ -131,7 +169,7 @@ def plan(
     if parameters is None:
         if measurements is None:
             raise UsageError(
-                "a plan for which model?", hint="--parameters 8B; or --calibration FILE, to see what it predicts"
+                "specify a model", hint="--parameters 8B, or --calibration FILE alone to compare it with predictions"
             )
         show.print_calibration_against_predictions(measurements, as_json, include_streaming_times=calibration == "seed")
         return 0

@@ -25,18 +25,20 @@ EVERY = 15.0
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("places", nargs=-1, metavar="PATH…")
 @click.option(
-    "--files-from", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Paths, one a line."
+    "--files-from", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="File with one path per line."
 )
-@click.option("--workers", type=click.IntRange(1, 256), default=16, show_default=True, help="Files read at a time.")
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="MIB", help="MiB read a second at most.")
 @click.option(
-    "--patience", type=click.FloatRange(1), default=3600, show_default=True, help="Seconds without a restored file."
+    "--workers", type=click.IntRange(1, 256), default=16, show_default=True, help="Number of files read in parallel."
 )
-@click.option("--submit", is_flag=True, help="Not here: as a Slurm job of its own.")
-@click.option("--partition", metavar="NAME", help="Where that job runs: of nodes without GPUs.")
-@click.option("--sbatch", "more", multiple=True, metavar="WORD", help="Further word for its sbatch; may be repeated.")
-@click.option("--then", metavar="SBATCH-LINE", help="The job behind it, as after `sbatch`; --submit follows.")
-@click.option("--dry-run", is_flag=True, help="Say what would come, or what would be submitted.")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="MIB", help="Maximum MiB read per second.")
+@click.option(
+    "--patience", type=click.FloatRange(1), default=3600, show_default=True, help="Maximum seconds without progress."
+)
+@click.option("--submit", is_flag=True, help="Run as a Slurm job.")
+@click.option("--partition", metavar="NAME", help="Partition of the Slurm job: nodes without GPUs.")
+@click.option("--sbatch", "more", multiple=True, metavar="WORD", help="Additional argument for sbatch; repeatable.")
+@click.option("--then", metavar="SBATCH-LINE", help="Arguments of sbatch for the dependent job; implies --submit.")
+@click.option("--dry-run", is_flag=True, help="Show what would be loaded or submitted, and change nothing.")
 @json_option
 def preload(
     places: tuple[str, ...],
@@ -51,16 +53,17 @@ def preload(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Bring files to where they are read fast, before GPUs wait for them.
+    """Load files into fast storage before a job with GPUs starts.
 
-    On Lustre with a bucket behind it what is released is restored, and asked about until it is here. Elsewhere every
-    byte is read once, so that what caches has it: Mountpoint with a cache, S3 Files. To copy a bucket to another file
-    system: data stage. Killed and called again, it goes on: what is on Lustre already is not asked for.
+    On Lustre with a linked bucket, released files are restored, and the command waits until they are present. On other
+    mounts every byte is read once, to fill caches: Mountpoint with a cache, S3 Files. Use `data stage` to copy a
+    bucket to another file system. The command can be stopped and repeated: files that are already on Lustre are
+    skipped.
 
-    With --then the preload is a Slurm job on CPU nodes, and the job behind it starts when all files are here; where
-    they are not, Slurm cancels it.
+    With --then the preload is a Slurm job on CPU nodes, and the dependent job starts when all files are present;
+    otherwise Slurm cancels it.
 
-    Exit code 1 when a file is not here at the end; each is named.
+    The exit code is 1 when a file is missing at the end; each one is named.
 
     \b
     Examples:
@@ -72,7 +75,7 @@ def preload(
     from hyperpod_kit.run import LocalRunner
 
     if not places and files_from is None:
-        raise UsageError("which files?", hint="name a directory, or --files-from FILE")
+        raise UsageError("specify the files", hint="PATH…, or --files-from FILE")
     if not (submit or then) and (partition or more):
         raise UsageError("--partition and --sbatch are of a job", hint="--submit, or --then SBATCH-LINE")
     if submit or then:
@@ -89,13 +92,14 @@ def preload(
         counts = {way: len(of) for way, of in ways.items() if of}
         if as_json:
             print_json(
+                "storage preload",
                 {
                     "files": len(listed.files),
                     "size": listed.total_bytes,
                     "ways": counts,
                     "unread": listed.unread,
                     "dry_run": True,
-                }
+                },
             )
         else:
             print_text(
@@ -113,7 +117,7 @@ def preload(
             listed, ways, LocalRunner(), report_progress, workers=workers, rate=bytes_a_second, patience=patience
         )
     if as_json:
-        print_json(done.to_json())
+        print_json("storage preload", done.to_json())
     else:
         _print_preload_result(done)
     if done.is_complete:
@@ -166,7 +170,7 @@ def _submit_preload_job(
         if behind:
             second = ["sbatch", "--dependency=afterok:PRELOAD", "--kill-on-invalid-dep=yes", *behind]
         if as_json:
-            print_json({"dry_run": True, "preload": first, "job": second})
+            print_json("storage preload", {"dry_run": True, "preload": first, "job": second})
         else:
             print_text(shlex.join(first))
             if second:
@@ -174,7 +178,7 @@ def _submit_preload_job(
         return 0
     done = jobs.submit_jobs(LocalRunner(), first, behind)
     if as_json:
-        print_json(dataclass_to_json(done))
+        print_json("storage preload", dataclass_to_json(done))
     else:
         job_text = ""
         if done.job:

@@ -10,6 +10,7 @@ import click
 
 from hyperpod_kit.cli.terminal.lazy import SummaryGroup
 from hyperpod_kit.cli.terminal.options import json_option
+from hyperpod_kit.command_line.tables import Column, TextTable
 from hyperpod_kit.errors import HyperpodKitError, UsageError
 
 if TYPE_CHECKING:
@@ -20,18 +21,25 @@ STATE = "/var/lib/hyperpod-kit/quota-state.json"
 
 @click.group(cls=SummaryGroup)
 def quota() -> None:
-    """How much a directory may hold, and who is told before it is full."""
+    """Limit what directories may hold, and send alerts before they are full."""
 
 
 @quota.command("set")
 @click.argument("directory")
-@click.option("--bytes", "hard", metavar="SIZE", default="0B", help="What it may hold; no option, no limit.")
-@click.option("--soft-bytes", metavar="SIZE", default="0B", help="May be passed for the time of --grace. Lustre.")
-@click.option("--files", metavar="COUNT", default="0", help="Files that it may hold. Lustre.")
-@click.option("--soft-files", metavar="COUNT", default="0", help="The same with a time of grace. Lustre.")
-@click.option("--grace", metavar="TIME", default="7d", show_default=True, help="Of every soft limit of the mount.")
-@click.option("--project", type=click.IntRange(1), help="Its project's number on Lustre; default: its owner's uid.")
-@click.option("--dry-run", is_flag=True, help="Say what would be run.")
+@click.option("--bytes", "hard", metavar="SIZE", default="0B", help="Hard limit in bytes; without it there is none.")
+@click.option(
+    "--soft-bytes",
+    metavar="SIZE",
+    default="0B",
+    help="Soft limit in bytes, which may be exceeded for --grace (Lustre).",
+)
+@click.option("--files", metavar="COUNT", default="0", help="Hard limit on the number of files (Lustre).")
+@click.option("--soft-files", metavar="COUNT", default="0", help="Soft limit on the number of files (Lustre).")
+@click.option(
+    "--grace", metavar="TIME", default="7d", show_default=True, help="Grace time of all soft limits of the file system."
+)
+@click.option("--project", type=click.IntRange(1), help="Project id on Lustre; default: the owner's uid.")
+@click.option("--dry-run", is_flag=True, help="Show the commands, and run nothing.")
 @json_option
 def set_quota(
     directory: str,
@@ -44,10 +52,10 @@ def set_quota(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Limit what DIRECTORY may hold, on Lustre (a project) or btrfs (a subvolume).
+    """Limit what DIRECTORY may hold, on Lustre (by a project) or btrfs (by a subvolume).
 
-    Run as root on a machine that has it mounted. A note in the directory says which limit it has, and an error of a
-    checkpoint that runs into it repeats that. No limit holds root. The time of grace is one for all projects of a
+    Run as root on a machine that has it mounted. A note in the directory records the limit, and the error of a
+    checkpoint that exceeds it shows the note. Limits do not apply to root. The grace time applies to all projects of a
     Lustre file system.
 
     \b
@@ -79,7 +87,10 @@ def set_quota(
         else:
             commands = backends.apply_limits_and_write_note(backend, target, limits, seconds, runner)
     if as_json:
-        print_json({"directory": target.path, "file_system": backend.name, "dry_run": dry_run, "commands": commands})
+        print_json(
+            "storage quota set",
+            {"directory": target.path, "file_system": backend.name, "dry_run": dry_run, "commands": commands},
+        )
     else:
         prefix = "ran: "
         if dry_run:
@@ -93,9 +104,9 @@ def set_quota(
 @click.argument("directories", nargs=-1, required=True)
 @json_option
 def show_quota(directories: tuple[str, ...], as_json: bool) -> int:
-    """What directories hold, and what they may.
+    """Show the usage and the limits of directories.
 
-    Exit code 1 when one of them is 80 % full, or one of several could not be asked.
+    The exit code is 1 when one of them is 80 % full, or when one of several could not be read.
 
     \b
     Examples:
@@ -115,7 +126,7 @@ def show_quota(directories: tuple[str, ...], as_json: bool) -> int:
                 raise
             failed.append(f"{directory}: {err}")
     if as_json:
-        print_json([usage.to_json() for usage in usages])
+        print_json("storage quota show", {"directories": [usage.to_json() for usage in usages]})
     else:
         _print_quota_usage(usages)
     for line in failed:
@@ -135,17 +146,18 @@ def show_quota(directories: tuple[str, ...], as_json: bool) -> int:
     metavar="FILE",
     help="Which alerts were accepted.",
 )
-@click.option("--dry-run", is_flag=True, help="Look, and alert nobody.")
+@click.option("--dry-run", is_flag=True, help="Check, and send no alerts.")
 @json_option
 def check_quota(file: Path, state: Path, dry_run: bool, as_json: bool) -> int:
-    """Alert owners and admins whose directory is 80 % full, once.
+    """Send an alert once to the owners and admins of directories that are 80 % full.
 
-    FILE names the directories with their owners' mail addresses, the admins, and where alerts go: mail, SNS,
-    CloudWatch, Prometheus, the message at login. Run it from a timer. An alert is sent once to each address and topic,
-    and tried again by each check until its server has accepted it; --state remembers which has. A directory is alerted
-    of again only after it was below 75 %.
+    FILE names the directories with their owners' mail addresses, the admins, and the destinations of alerts: mail,
+    SNS, CloudWatch, Prometheus, the login message. Run the command from a timer. An alert is sent once to each address
+    and topic, and each check retries until the server has accepted it; --state records which have. A directory gets
+    another alert only after it was below 75 %.
 
-    Exit code 1 when a directory is above, an alert still waits to be accepted, or a directory could not be looked at.
+    The exit code is 1 when a directory is above the threshold, an alert has not been accepted, or a directory could
+    not be checked.
 
     \b
     Examples:
@@ -161,12 +173,12 @@ def check_quota(file: Path, state: Path, dry_run: bool, as_json: bool) -> int:
     runner = LocalRunner()
     loaded = config.load(file)
     if not loaded.directories:
-        raise UsageError(f"{file}: it names no directories to check")
+        raise UsageError(f"{file}: the file names no directories to check")
     done = check_quotas_and_alert(
         loaded, lambda directory: backends.read_usage(directory, runner), state, dry_run=dry_run
     )
     if as_json:
-        print_json({**done.to_json(), "dry_run": dry_run})
+        print_json("storage quota check", {**done.to_json(), "dry_run": dry_run})
     else:
         _print_quota_usage(done.used)
         alerts_show.print_alerts(done.above, done.alerts, dry_run=dry_run)
@@ -182,16 +194,16 @@ def check_quota(file: Path, state: Path, dry_run: bool, as_json: bool) -> int:
 @click.argument("target", metavar="FS-ID|s3://BUCKET/PREFIX/")
 @click.argument("access_points", nargs=-1, metavar="[ACCESS-POINT-ID…]")
 @click.option("--region", help="AWS region; default: AWS_DEFAULT_REGION.")
-@click.option("--dry-run", is_flag=True, help="Say who would be stopped.")
+@click.option("--dry-run", is_flag=True, help="Show who would be stopped, and change nothing.")
 @json_option
 def stop_writes(
     target: str, access_points: tuple[str, ...], region: Optional[str], dry_run: bool, as_json: bool
 ) -> int:
-    """Keep access points of EFS from writing, or everybody from putting objects below a prefix of a bucket.
+    """Deny writing through access points of EFS, or below a prefix of a bucket.
 
-    Neither EFS nor S3 has limits of directories: it is done by the policy of the file system or of the bucket. Who is
-    stopped on EFS cannot delete either: an admin does that through another access point. Objects can still be deleted.
-    Statements of others stay as they are.
+    Neither EFS nor S3 has limits for directories, so the command changes the policy of the file system or of the
+    bucket. On EFS, deleting is denied too: an admin deletes through another access point. In S3, objects can still be
+    deleted. Other statements of the policy are kept.
 
     \b
     Examples:
@@ -207,12 +219,12 @@ def stop_writes(
 @click.argument("target", metavar="FS-ID|s3://BUCKET/PREFIX/")
 @click.argument("access_points", nargs=-1, metavar="[ACCESS-POINT-ID…]")
 @click.option("--region", help="AWS region; default: AWS_DEFAULT_REGION.")
-@click.option("--dry-run", is_flag=True, help="Say who would be let go.")
+@click.option("--dry-run", is_flag=True, help="Show who could write again, and change nothing.")
 @json_option
 def resume_writes(
     target: str, access_points: tuple[str, ...], region: Optional[str], dry_run: bool, as_json: bool
 ) -> int:
-    """Let go again what `stop` has stopped.
+    """Allow writing again after `stop`.
 
     \b
     Examples:
@@ -231,7 +243,7 @@ def _is_bucket_prefix_raising_on_mismatch(target: str, access_points: tuple[str,
     """
     prefix = target.startswith("s3://")
     if prefix == bool(access_points):
-        problem = "which access points?"
+        problem = "specify the access points"
         if prefix:
             problem = "a prefix has no access points"
         raise UsageError(
@@ -250,6 +262,9 @@ def _stop_or_resume_writes_below_prefix(
 
     bucket, prefix = s3_stop.split_prefix_url(target)
     policies = BucketPolicies(region)
+    action = "resume"
+    if stop:
+        action = "stop"
     if dry_run:
         arn = policies.arn(bucket, f"{prefix}*")
         now = set(s3_stop.prefix_arns_denied_writing(policies.policy(bucket)))
@@ -259,12 +274,9 @@ def _stop_or_resume_writes_below_prefix(
             stopped = now - {arn}
         after = sorted(stopped)
     else:
-        action = "resume"
-        if stop:
-            action = "stop"
         after = s3_stop.update_stopped_prefixes(policies, bucket, **{action: [prefix]})
     if as_json:
-        print_json({"bucket": bucket, "dry_run": dry_run, "stopped": after})
+        print_json(f"storage quota {action}", {"bucket": bucket, "dry_run": dry_run, "stopped": after})
     else:
         tense = ""
         if dry_run:
@@ -299,8 +311,11 @@ def _stop_or_resume_access_point_writes(
         after = sorted((now | set(changes["stop"])) - set(changes["resume"]))
     else:
         after = efs_stop.update_stopped_access_points(efs, file_system_id, **changes)
+    action = "resume"
+    if stop:
+        action = "stop"
     if as_json:
-        print_json({"file_system": file_system_id, "dry_run": dry_run, "stopped": after})
+        print_json(f"storage quota {action}", {"file_system": file_system_id, "dry_run": dry_run, "stopped": after})
     else:
         tense = ""
         if dry_run:
@@ -310,14 +325,12 @@ def _stop_or_resume_access_point_writes(
 
 
 def _print_quota_usage(usages: list[QuotaUsed]) -> None:
-    from rich.table import Table
-
-    from hyperpod_kit.cli.terminal.output import make_console, table_cell
+    from hyperpod_kit.cli.terminal.output import print_table, table_cell
     from hyperpod_kit.cli.views.storage_usage_show import format_size
 
-    grid = Table()
-    for column in ("directory", "holds", "may hold", "files", "may have", "full", "grace"):
-        grid.add_column(column)
+    numbers = [Column(head, is_number=True) for head in ("HOLDS", "MAY HOLD", "FULL")]
+    counts = [Column(head, is_number=True, may_miss=True) for head in ("FILES", "MAY HAVE")]
+    grid = TextTable(("DIRECTORY", *numbers, *counts, Column("GRACE", may_miss=True)))
     for usage in usages:
         limits = usage.limits
         room, files = limits.hard_bytes or limits.soft_bytes, limits.hard_files or limits.soft_files
@@ -331,6 +344,6 @@ def _print_quota_usage(usages: list[QuotaUsed]) -> None:
         file_text = "any"
         if files:
             file_text = f"{files:,}"
-        values = (format_size(usage.bytes), room_text, counted, file_text)
-        grid.add_row(*map(table_cell, (usage.directory, *values, f"{usage.share:.1%}", usage.grace)))
-    make_console().print(grid)
+        values = (format_size(usage.bytes), room_text, f"{usage.share:.1%}", counted, file_text)
+        grid.add_row(*map(table_cell, (usage.directory, *values, usage.grace)))
+    print_table(grid)

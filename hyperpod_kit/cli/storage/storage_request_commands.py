@@ -11,6 +11,7 @@ import click
 
 from hyperpod_kit.cli.terminal.lazy import SummaryGroup
 from hyperpod_kit.cli.terminal.options import json_option
+from hyperpod_kit.command_line.tables import Column, TextTable
 from hyperpod_kit.errors import HyperpodKitError, UsageError
 
 if TYPE_CHECKING:
@@ -19,25 +20,25 @@ if TYPE_CHECKING:
 
 SHOWN = 20
 """Decisions of a table, the newest; --json has more."""
-_bytes = click.option("--bytes", "hard", metavar="SIZE", default="0B", help="What it shall be allowed to hold.")
-_files = click.option("--files", metavar="COUNT", default="0", help="Files that it shall be allowed to have. Lustre.")
+_bytes = click.option("--bytes", "hard", metavar="SIZE", default="0B", help="New limit in bytes.")
+_files = click.option("--files", metavar="COUNT", default="0", help="New limit on the number of files (Lustre).")
 _root_argument = click.argument("root", metavar="PLACE", type=click.Path(resolve_path=True, file_okay=False))
-_dry = click.option("--dry-run", is_flag=True, help="Say what would be done.")
+_dry = click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing.")
 
 
 @click.command()
 @click.argument("directory", type=click.Path(resolve_path=True))
 @_bytes
 @_files
-@click.option("--why", "reason", default="", metavar="TEXT", help="For the admin who decides.")
+@click.option("--why", "reason", default="", metavar="TEXT", help="Reason, for the admin.")
 @_dry
 @json_option
 def request(directory: str, hard: str, files: str, reason: str, dry_run: bool, as_json: bool) -> int:
-    """Ask for another limit of DIRECTORY, which is yours or your group's.
+    """Request another limit for DIRECTORY, which belongs to you or your group.
 
-    The request is a file of yours beside the directories that have limits, so that it can be written when yours is
-    full. An admin sees and answers it: `hyperpod-kit storage requests list`, which shows the answer too. What you do
-    not say stays as it is. Remove the file to take the request back.
+    The request is a file beside the directories that have limits, so it can be written when your directory is full. An
+    admin sees and answers it with `hyperpod-kit storage requests`, whose list shows the answer too. Limits that you do
+    not name stay as they are. Remove the file to withdraw the request.
 
     \b
     Examples:
@@ -54,7 +55,7 @@ def request(directory: str, hard: str, files: str, reason: str, dry_run: bool, a
     try:
         requests.decode_request(requests.encode_request(quota_request))
     except ValueError as err:
-        raise UsageError(f"this cannot be asked: {err}", hint="--bytes SIZE or --files COUNT, and few words") from err
+        raise UsageError(f"invalid request: {err}", hint="--bytes SIZE or --files COUNT, and a short --why") from err
     with closing(request_box.RequestBox(request_box.nearest_directory_with_box(directory))) as box:
         requests.require_requestable_directory(box.parent, directory, os.geteuid())
         if dry_run:
@@ -63,7 +64,7 @@ def request(directory: str, hard: str, files: str, reason: str, dry_run: bool, a
             filed = box.add_request(quota_request)
         written = {"dry_run": dry_run, "id": filed and filed.id, "file": filed and os.path.join(box.path, filed.file)}
         if as_json:
-            print_json({**vars(quota_request), **written})
+            print_json("storage request", {**vars(quota_request), **written})
             return 0
         if filed is None:
             report = f"would ask in {box.path}"
@@ -77,7 +78,7 @@ def request(directory: str, hard: str, files: str, reason: str, dry_run: bool, a
 
 @click.group(cls=SummaryGroup)
 def requests() -> None:
-    """Other limits that users ask for: list them, approve, deny."""
+    """List, approve and deny users' requests for other limits."""
 
 
 @requests.command("open")
@@ -85,10 +86,10 @@ def requests() -> None:
 @_dry
 @json_option
 def create_request_box(root: str, dry_run: bool, as_json: bool) -> int:
-    """Let users ask for other limits of directories below PLACE.
+    """Let users request other limits for directories below PLACE.
 
-    Run as root. It makes a directory there (`.hyperpod-kit-requests`, mode 1777) that everybody can put a request in
-    and nobody can touch another's.
+    Run as root. The command creates the directory `.hyperpod-kit-requests` (mode 1777), where everybody can add a
+    request and nobody can change those of others.
 
     \b
     Examples:
@@ -102,7 +103,7 @@ def create_request_box(root: str, dry_run: bool, as_json: bool) -> int:
     else:
         path = request_box.make_request_box(root)
     if as_json:
-        print_json({"box": path, "dry_run": dry_run})
+        print_json("storage requests open", {"box": path, "dry_run": dry_run})
     else:
         verb = "made"
         if dry_run:
@@ -113,12 +114,12 @@ def create_request_box(root: str, dry_run: bool, as_json: bool) -> int:
 
 @requests.command("list")
 @_root_argument
-@click.option("--all", "every", is_flag=True, help="What was answered, too.")
+@click.option("--all", "every", is_flag=True, help="Include requests that were answered.")
 @json_option
 def list_requests(root: str, every: bool, as_json: bool) -> int:
-    """What waits for an answer. A user sees his own requests, and every answer.
+    """List the requests that wait for an answer. Users see their own requests, and every answer.
 
-    Exit code 1 when something lies there that is no request.
+    The exit code is 1 when the directory has a file that is not a request.
 
     \b
     Examples:
@@ -136,7 +137,10 @@ def list_requests(root: str, every: bool, as_json: bool) -> int:
             decided = []
     rows = [_pending_request_row_with_usage(pending, root) for pending in waiting]
     if as_json:
-        print_json({"waiting": rows, "decided": [decision.to_json() for decision in decided], "refused": refused})
+        print_json(
+            "storage requests list",
+            {"waiting": rows, "decided": [decision.to_json() for decision in decided], "refused": refused},
+        )
     else:
         _print_requests(rows, decided)
     for line in refused:
@@ -154,11 +158,11 @@ def list_requests(root: str, every: bool, as_json: bool) -> int:
 @_dry
 @json_option
 def approve_request(root: str, request_id: str, hard: str, files: str, dry_run: bool, as_json: bool) -> int:
-    """Set the limit that request ID asks for, or the one that --bytes and --files say, and record it.
+    """Approve a request: set the requested limits, or those of --bytes and --files, and record the decision.
 
-    Run as root where the file system is mounted. It is done as by `storage quota set`, and limits that the request does
-    not name stay. Who asks must own the directory, or be in the group that it is shared in. An ID is of one text: what
-    its user changes after you have read it is another request.
+    Run as root where the file system is mounted. The limits are set as by `storage quota set`; limits that the request
+    does not name are kept. The user must own the directory or be in the group that shares it. An ID stands for one
+    text: if the user changes the request after you have read it, it has another ID.
 
     \b
     Examples:
@@ -177,7 +181,7 @@ def approve_request(root: str, request_id: str, hard: str, files: str, dry_run: 
             box, request_id, LocalRunner(), **sizes, dry_run=dry_run
         )
     if as_json:
-        print_json({**decision.to_json(), "dry_run": dry_run, "commands": commands})
+        print_json("storage requests approve", {**decision.to_json(), "dry_run": dry_run, "commands": commands})
         return 0
     prefix, tense = "ran: ", ""
     if dry_run:
@@ -191,11 +195,11 @@ def approve_request(root: str, request_id: str, hard: str, files: str, dry_run: 
 @requests.command("deny")
 @_root_argument
 @click.argument("request_id", metavar="ID")
-@click.option("--why", "reason", required=True, metavar="TEXT", help="For the user; it stays on record.")
+@click.option("--why", "reason", required=True, metavar="TEXT", help="Reason, for the user and the record.")
 @_dry
 @json_option
 def deny_request(root: str, request_id: str, reason: str, dry_run: bool, as_json: bool) -> int:
-    """Answer request ID with no, and record it.
+    """Deny a request, and record the decision.
 
     \b
     Examples:
@@ -208,7 +212,7 @@ def deny_request(root: str, request_id: str, reason: str, dry_run: bool, as_json
     with closing(RequestBox(root)) as box:
         decision = quota_decision.record_denial(box, request_id, reason, dry_run=dry_run)
     if as_json:
-        print_json({**decision.to_json(), "dry_run": dry_run})
+        print_json("storage requests deny", {**decision.to_json(), "dry_run": dry_run})
     else:
         tense = ""
         if dry_run:
@@ -240,9 +244,7 @@ def _pending_request_row_with_usage(pending: PendingRequest, root: str) -> dict[
 
 
 def _print_requests(waiting: list[dict[str, Any]], decided: list[QuotaDecision]) -> None:
-    from rich.table import Table
-
-    from hyperpod_kit.cli.terminal.output import make_console, table_cell
+    from hyperpod_kit.cli.terminal.output import print_table, table_cell
     from hyperpod_kit.cli.views.storage_usage_show import format_size
     from hyperpod_kit.storage.quota.requests import user_name_or_uid
 
@@ -255,9 +257,18 @@ def _print_requests(waiting: list[dict[str, Any]], decided: list[QuotaDecision])
             parts.append(f"{files:,} files")
         return ", ".join(parts) or "no limit"
 
-    grid = Table()
-    for column in ("id", "who", "directory", "holds", "may hold", "asks for", "why", "answer"):
-        grid.add_column(column, overflow="fold" if column == "id" else "ellipsis")
+    grid = TextTable(
+        (
+            "ID",
+            "WHO",
+            Column("DIRECTORY", folds=True),
+            Column("HOLDS", may_miss=True),
+            Column("MAY HOLD", may_miss=True),
+            Column("ASKS FOR", folds=True),
+            Column("WHY", folds=True, may_miss=True),
+            Column("ANSWER", folds=True),
+        )
+    )
     for row in waiting:
         now, asks = row["now"], limits((row["bytes"], row["files"]))
         usage = ("?", "?")
@@ -286,7 +297,7 @@ def _print_requests(waiting: list[dict[str, Any]], decided: list[QuotaDecision])
             decision_text,
         )
         grid.add_row(*map(table_cell, values))
-    make_console().print(grid)
+    print_table(grid)
 
 
 def _hard_limits(limits: dict[str, int]) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Optional
 import click
 
 from hyperpod_kit.cli.terminal.options import json_option
+from hyperpod_kit.command_line.tables import Column, TextTable
 from hyperpod_kit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,14 +19,18 @@ PERCENT = click.FloatRange(0, 100)
 
 @click.command()
 @click.argument("roots", nargs=-1, required=True, metavar="ROOT…")
-@click.option("--to", metavar="DIRECTORY|s3://…", help="Move there, each run into a root of its own.")
-@click.option("--delete", is_flag=True, help="Delete instead.")
-@click.option("--release", metavar="FILE-SYSTEM", help="Let FSx export them to S3 and free their room: its id.")
-@click.option("--above", type=PERCENT, metavar="PERCENT", help="Only when the file system is fuller than that.")
-@click.option("--until", type=PERCENT, metavar="PERCENT", help="And then only until that; default: 10 below --above.")
-@click.option("--older-than", metavar="TIME", help="Only what was saved so long ago: 3d.")
-@click.option("--keep", type=click.IntRange(1), default=3, show_default=True, help="Newest ones of each run that stay.")
-@click.option("--dry-run", is_flag=True, help="Say what would go.")
+@click.option("--to", metavar="DIRECTORY|s3://…", help="Move to this directory or prefix, one root per run.")
+@click.option("--delete", is_flag=True, help="Delete instead of moving.")
+@click.option("--release", metavar="FILE-SYSTEM", help="Id of the FSx file system that exports and releases them.")
+@click.option("--above", type=PERCENT, metavar="PERCENT", help="Act only when the file system is fuller than this.")
+@click.option(
+    "--until", type=PERCENT, metavar="PERCENT", help="Stop when the file system is at this; default: 10 below --above."
+)
+@click.option("--older-than", metavar="TIME", help="Only checkpoints older than this: 3d.")
+@click.option(
+    "--keep", type=click.IntRange(1), default=3, show_default=True, help="Number of newest checkpoints to keep per run."
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be moved or deleted, and change nothing.")
 @json_option
 def tier(
     roots: tuple[str, ...],
@@ -39,18 +44,17 @@ def tier(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Take old checkpoints of runs to a cheaper place, or away.
+    """Move old checkpoints of runs to cheaper storage, or delete them.
 
-    Each ROOT is a run's root of checkpoints. A move is a copy, read back and proved to its last byte, and then a
-    removal; killed anywhere, the same words finish it. However full the file system is, these stay: the --keep newest
-    valid checkpoints of each run (their bytes are read to prove it), whatever is newer than the newest, what is pinned,
-    being restored or open, and what cannot be judged. Ages are those of the save: no access time is asked.
+    Each ROOT is the checkpoint root of a run. A move copies a checkpoint, reads the copy back, verifies every byte,
+    and then deletes the original; if it is interrupted, repeat the command. These are always kept: the --keep newest
+    valid checkpoints of each run (verified by reading them), anything newer than those, and checkpoints that are
+    pinned, being restored, open, or cannot be judged. Ages are counted from the save; access times are not used.
 
-    With --release they stay where they are, on FSx for Lustre: its data repository tasks export them to the linked
-    bucket and free their room, and whoever reads one gets it from there. Each file is asked (lfs hsm_state) whether
-    that is so.
+    With --release, checkpoints stay on FSx for Lustre: data repository tasks export them to the linked bucket and
+    release their space, and reading one loads it from there. Each file is checked with lfs hsm_state.
 
-    Exit code 1 when --until cannot be reached, or something could not be looked at or moved.
+    The exit code is 1 when --until cannot be reached, or when something could not be checked or moved.
 
     \b
     Examples:
@@ -68,7 +72,9 @@ def tier(
     from hyperpod_kit.storage.tier.rules import TierRule
 
     if (bool(to), delete, bool(release)).count(True) != 1:
-        raise UsageError("where to?", hint="one of --to DIRECTORY, --to s3://BUCKET/PREFIX, --release FS-ID, --delete")
+        raise UsageError(
+            "specify a destination", hint="one of --to DIRECTORY, --to s3://BUCKET/PREFIX, --release FS-ID, --delete"
+        )
     shares = [None if percent is None else percent / 100 for percent in (above, until)]
     rule = TierRule(shares[0], shares[1], facts.parse_seconds(older_than) if older_than else None, keep)
     planned = run.make_plan(roots, rule, time.time())
@@ -85,6 +91,7 @@ def tier(
     if as_json:
         moved = [f"{checkpoint.root}/{checkpoint.attempt}" for checkpoint in done.removed]
         print_json(
+            "storage tier",
             {
                 **planned.to_json(),
                 "dry_run": dry_run,
@@ -92,7 +99,7 @@ def tier(
                 "release": release,
                 "gone": moved,
                 "left": dict(done.retained),
-            }
+            },
         )
     elif not dry_run:
         print_text(
@@ -126,28 +133,31 @@ def _look_up_links_for_fsx_release(file_system_id: str, planned: TierPlan) -> Fs
 
 
 def _print_tier_plan(planned: TierPlan) -> None:
-    from rich.table import Table
-
-    from hyperpod_kit.cli.terminal.output import make_console, print_text, table_cell
+    from hyperpod_kit.cli.terminal.output import print_table, print_text, table_cell
     from hyperpod_kit.cli.views.storage_usage_show import format_size
 
-    grid = Table()
-    for column in ("run", "checkpoint", "", "on disk", "why it stays"):
-        grid.add_column(column)
+    columns = (
+        "CHECKPOINT",
+        Column("RUN", folds=True),
+        "FATE",
+        Column("ON DISK", is_number=True),
+        Column("WHY IT STAYS", folds=True),
+    )
+    grid = TextTable(columns)
     for checkpoint in planned.choice.go:
-        grid.add_row(*map(table_cell, (checkpoint.root, checkpoint.attempt, "goes", format_size(checkpoint.size), "")))
+        grid.add_row(*map(table_cell, (checkpoint.attempt, checkpoint.root, "goes", format_size(checkpoint.size), "")))
     going = {(checkpoint.root, checkpoint.attempt) for checkpoint in planned.choice.go}
     for root in planned.roots:
         for item in root.items:
             if (item.root, item.attempt) not in going:
                 grid.add_row(
                     *map(
-                        table_cell, (item.root, item.attempt, "stays", format_size(item.size), "the rule needs no more")
+                        table_cell, (item.attempt, item.root, "stays", format_size(item.size), "the rule needs no more")
                     )
                 )
         for attempt, reason in root.stay:
-            grid.add_row(*map(table_cell, (root.store.url, attempt, "stays", "", reason)))
-    make_console().print(grid)
+            grid.add_row(*map(table_cell, (attempt, root.store.url, "stays", "", reason)))
+    print_table(grid)
     for pool in planned.pools:
         if pool.total:
             saved = sum(checkpoint.size for checkpoint in planned.choice.go if checkpoint.pool == pool.name)

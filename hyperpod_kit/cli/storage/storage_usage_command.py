@@ -19,23 +19,40 @@ BY = ("user", "group", "directory", "run")
 
 @click.command()
 @click.argument("places", nargs=-1, required=True, metavar="PATH|s3://BUCKET/PREFIX…")
-@click.option("--by", type=click.Choice(BY), multiple=True, help="Only this table; may be repeated.")
-@click.option("--depth", type=click.IntRange(0, 20), default=2, show_default=True, help="Levels of directories.")
-@click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Rows of each table.")
-@click.option("--access-points", metavar="FS-ID", help="PATH is where this EFS file system's / is: sums for each.")
+@click.option("--by", type=click.Choice(BY), multiple=True, help="Only this table; repeatable.")
+@click.option("--depth", type=click.IntRange(0, 20), default=2, show_default=True, help="Depth of directories to show.")
+@click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Maximum rows per table.")
 @click.option(
-    "--keep", type=click.IntRange(1), default=3, show_default=True, help="Checkpoints of a run that are not named."
+    "--access-points", metavar="FS-ID", help="Show sums per access point; PATH is the root of this EFS file system."
 )
-@click.option("--workers", type=click.IntRange(1, 64), help="Processes that look; default: one a core, at most 8.")
-@click.option("--state", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Of the walk so far.")
-@click.option("--fresh", is_flag=True, help="Begin anew where an earlier walk was killed.")
-@click.option("--html", "page", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="A page too.")
-@click.option("--price", type=click.FloatRange(0), metavar="USD", help="For a GB kept a month: cost by user and share.")
+@click.option(
+    "--keep",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    help="Number of newest checkpoints per run that are not listed.",
+)
+@click.option("--workers", type=click.IntRange(1, 64), help="Number of processes; default: one per core, at most 8.")
+@click.option(
+    "--state",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="File that records the progress of the count.",
+)
+@click.option("--fresh", is_flag=True, help="Start again instead of continuing an interrupted count.")
+@click.option(
+    "--html",
+    "page",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Also write an HTML page to FILE.",
+)
+@click.option("--price", type=click.FloatRange(0), metavar="USD", help="Price per GB and month, to show costs.")
 @click.option(
     "--history",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Of sizes by day; default: one for each PATH, in your home.",
+    help="File with sizes by day; default: one per PATH in your home directory.",
 )
 @alert_options
 @json_option
@@ -56,19 +73,19 @@ def usage(
     alerts_state: Optional[Path],
     as_json: bool,
 ) -> int:
-    """Who fills what: by user, group, directory and run.
+    """Show who uses how much: by user, group, directory and run.
 
-    Looks at every file below each PATH, with several processes and little memory, and changes none; what was killed
-    goes on where it was when the same words are typed again within a day. File systems mounted below PATH are not
-    entered, links are not followed, and a file with several names counts once. A bucket's old versions and unfinished
-    uploads are counted too, because they are paid for.
+    The command reads the metadata of every file below each PATH, with several processes and little memory. If it is
+    stopped, repeating it within a day continues where it was. File systems mounted below PATH are not entered, links
+    are not followed, and a file with several names counts once. Old versions and unfinished uploads of a bucket are
+    counted, because they are paid for.
 
-    What each day's last count found is kept, so that from the third day on growth is said, and when the file system
-    will be full, both with how sure that is. Changes nothing else.
+    One result per day is stored. From the third day on, the growth and the time until the file system is full are
+    shown, with their uncertainty. Nothing else is changed.
 
-    For each run (a directory with RUN.json) the checkpoints that `checkpoint prune --latest` could delete are named.
+    For each run (a directory with RUN.json), the checkpoints that `checkpoint prune --latest` could delete are listed.
 
-    Exit code 1 when directories could not be read, or one of several PATHs could not be counted.
+    The exit code is 1 when directories could not be read, or when one of several PATHs could not be counted.
 
     \b
     Examples:
@@ -76,7 +93,7 @@ def usage(
       hyperpod-kit storage usage /fsx/checkpoints --by run --keep 5 --json
       hyperpod-kit storage usage /efs --access-points fs-0123456789abcdef0
       hyperpod-kit storage usage s3://my-bucket/checkpoints
-      hyperpod-kit storage usage /fsx --html usage.html  # a picture of it, in one file
+      hyperpod-kit storage usage /fsx --html usage.html  # a self-contained page
       hyperpod-kit storage usage /fsx --by user --price 0.145
       hyperpod-kit storage usage /fsx --alerts /etc/hyperpod-kit/quotas.json
     """
@@ -157,7 +174,7 @@ def _require_single_path_for_options(
     """Raise UsageError for an option that means something for one PATH only."""
     for name, value in (("--state", state), ("--history", history)):
         if value is not None and len(places) > 1:
-            raise UsageError(f"{name} is of one PATH", hint="one command for each PATH")
+            raise UsageError(f"{name} is of one PATH", hint="run the command once per PATH")
     if access_points and (len(places) > 1 or places[0].startswith("s3://")):
         raise UsageError("--access-points is of one PATH, where the file system's / is mounted")
 

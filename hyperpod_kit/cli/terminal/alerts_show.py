@@ -43,11 +43,11 @@ def print_failed_and_unaddressed_alerts(
     if published_elsewhere:
         return
     if not sinks.has_mail_or_sns_sink:
-        print_to_stderr(f"nobody is alerted: {config_file} names no mail server and no SNS topic among its sinks")
+        print_to_stderr(f"no alerts are sent: {config_file} has neither a mail server nor an SNS topic among its sinks")
         return
     for key in report.unheard:
         print_to_stderr(
-            f"{key}: nobody is alerted: {config_file} names no mail address for it, no admin and no SNS topic"
+            f"{key}: no alerts are sent: {config_file} has no mail address for it, no admin and no SNS topic"
         )
 
 

@@ -1,29 +1,20 @@
 """A rich console on which text is only text: what it prints is cleaned where it becomes characters of the screen.
 
-rich takes bells and backspaces out of a text and leaves escape sequences in. Where no person looks, a table has neither
-lines nor cells of several: words and spaces, as awk and grep take them.
+rich takes bells and backspaces out of a text and leaves escape sequences in.
 """
 
 from __future__ import annotations
 
-from typing import Any, Iterable, Optional
+from typing import Iterable, Optional
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
-from rich.table import Table
 
 from hyperpod_kit.untrusted.text import replace_unprintable_in_lines
 
 
 class CleanConsole(Console):
-    """Also what lies in tables and beside bars: each of them renders its parts through this."""
-
-    def print(self, *objects: Any, **how: Any) -> None:
-        """As Console."""
-        for renderable in objects:
-            if isinstance(renderable, Table) and not self.is_terminal:
-                renderable.box, renderable.padding, renderable.pad_edge = None, (0, 2, 0, 0), False
-        super().print(*objects, **how)
+    """Also what lies beside bars: each of them renders its parts through this."""
 
     def render(self, renderable: RenderableType, options: Optional[ConsoleOptions] = None) -> Iterable[Segment]:
         """As Console; segments of control are rich's own."""

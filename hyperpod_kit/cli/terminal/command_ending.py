@@ -51,7 +51,7 @@ def _report_error(err: BaseException) -> int:
     no Exception."""
     if isinstance(err, click.exceptions.Abort) and isinstance(err.__cause__ or err.__context__, EOFError):
         return _print_error_and_return_code(
-            "nobody is here to answer that", "the same as options: --help names them", ExitCode.USAGE
+            "cannot ask: standard input has ended", "give the answers as options; see --help", ExitCode.USAGE
         )
     if isinstance(err, (click.exceptions.Abort, KeyboardInterrupt)):
         _print_to_stderr("stopped")

@@ -23,6 +23,8 @@ def require_confirmation(question: str, *, yes: bool) -> None:
         agreed, unanswered = False, not sys.stdin.isatty()
         print_to_stderr("")
     if unanswered:
-        raise UsageError("nobody is here to answer that", hint="--yes says it beforehand")
+        raise UsageError(
+            "cannot ask for confirmation: standard input is not a terminal", hint="--yes confirms in advance"
+        )
     if not agreed:
         raise click.Abort()

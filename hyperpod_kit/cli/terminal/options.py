@@ -22,16 +22,18 @@ DEFAULT_CONFIG = "provisioning_parameters.json"
 CONFIG_SUFFIXES = (".json", ".yaml", ".yml")
 
 config_argument = click.argument("config", default=DEFAULT_CONFIG, envvar=HPK_CONFIG, type=click.Path(path_type=Path))
-json_option = click.option("--json", "as_json", is_flag=True, help="Data on stdout, in JSON.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
 
 
 def alert_options(command: Command) -> Command:
     """--alerts and --alerts-state of a check that sends alerts."""
     file = click.Path(path_type=Path, dir_okay=False)
-    state = click.option("--alerts-state", type=file, metavar="FILE", help="Which alerts were accepted.")
-    return click.option("--alerts", type=file, metavar="FILE", help="Alert whom this file names: see `storage quota`.")(
-        state(command)
+    state = click.option(
+        "--alerts-state", type=file, metavar="FILE", help="File that records which alerts were accepted."
     )
+    return click.option(
+        "--alerts", type=file, metavar="FILE", help="Send alerts to the recipients in FILE; see `storage quota check`."
+    )(state(command))
 
 
 def validate_cluster_name(_: click.Context, __: click.Parameter, value: Optional[str]) -> Optional[str]:
@@ -47,9 +49,9 @@ _cluster_option = click.option(
     "--cluster",
     metavar="NAME",
     callback=validate_cluster_name,
-    help="A cluster by name; no configuration file is needed then.",
+    help="Cluster name; makes the configuration file unnecessary.",
 )
-region_option = click.option("--region", help="AWS region; default: the configuration's, else AWS_DEFAULT_REGION.")
+region_option = click.option("--region", help="AWS region; default: from the configuration, else AWS_DEFAULT_REGION.")
 
 
 def cluster_options(command: Command) -> Command:
@@ -98,7 +100,10 @@ def resolve_cluster(config: Path, cluster: Optional[str], region: Optional[str])
     source = click.get_current_context().get_parameter_source("config")
     written = source is click.core.ParameterSource.COMMANDLINE
     if cluster is None and not config.exists():
-        raise Absent(f"which cluster? There is no {config} here", hint="--cluster NAME, or name the configuration file")
+        raise Absent(
+            f"specify a cluster: there is no {config} here",
+            hint="--cluster NAME, or the path of the configuration file",
+        )
     settings = None
     if cluster is None or written:
         settings = load(config)

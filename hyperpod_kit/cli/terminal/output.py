@@ -11,22 +11,18 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Mapping, Optional, Sequence
 
 import click
 
+from hyperpod_kit.command_line.documents import document
+from hyperpod_kit.command_line.tables import CELL, Cell, TextTable, screen_width
 from hyperpod_kit.untrusted import terminal
 from hyperpod_kit.untrusted.text import clean_one_line, replace_unprintable_in_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
-
-CELL = 2000
-"""Characters of a value in a table: AWS's longest messages fit."""
-
-PLAIN_WIDTH = 10 * CELL
-"""Columns of a table that goes to a file or a pipe: a row is a line there, whatever is in it."""
 
 
 def print_to_stderr(text: str) -> None:
@@ -73,14 +69,19 @@ def print_error(message: str, hint: Optional[str] = None) -> None:
         print_to_stderr("hint: " + terminal.indent_continuation_lines(hint))
 
 
-def print_json(value: Any) -> None:
-    """Print one value as indented JSON on stdout, for `--json`."""
+def print_json(command: str, fields: Mapping[str, Any]) -> None:
+    """Print the document of a command on stdout, indented, for `--json`."""
+    print_document(document(command, fields))
+
+
+def print_json_line(command: str, fields: Mapping[str, Any]) -> None:
+    """Print the document of a command on one line of many."""
+    click.echo(terminal.json_text_without_nan(document(command, fields)))
+
+
+def print_document(value: Any) -> None:
+    """Print JSON of another format on stdout: a policy, a schema, a request of AWS's."""
     click.echo(terminal.json_text_without_nan(value, indent=2))
-
-
-def print_json_line(value: Any) -> None:
-    """Print one object on one line of many."""
-    click.echo(terminal.json_text_without_nan(value))
 
 
 def ask_yes_no(question: str) -> bool:
@@ -94,24 +95,47 @@ def ask_line(question: str, default: Any, show_default: bool) -> str:
     return line
 
 
-def table_cell(value: object, style: str = "") -> Text:
-    """Return a value as the text of a table cell: cleaned, one line, CELL characters at most."""
-    from rich.text import Text
-
-    return Text(clean_one_line(value, CELL), style)
+def table_cell(value: object, style: str = "") -> Cell:
+    """Return a value as a line of a cell; the table cleans it."""
+    return Cell(str(value), style)
 
 
-def make_console(stderr: bool = False) -> Console:
-    """A rich console on stdout (tables) or stderr (progress). Square brackets and colons are only themselves on it."""
+def print_table(table: TextTable) -> None:
+    """Print a table on stdout: as wide as the terminal, or in a pipe as wide as its texts."""
+    click.echo(table.format(screen_width(), _paint))
+
+
+def _paint(text: str, style: str) -> str:
+    """Return text in a style of words such as `bold red`, where a terminal shows colours."""
+    if not _is_colour_enabled():
+        return text
+    words = style.split()
+    colours = [word for word in words if word not in ("bold", "dim")]
+    return click.style(text, fg=next(iter(colours), None), bold="bold" in words or None, dim="dim" in words or None)
+
+
+def print_styled(parts: Sequence[tuple[str, str]]) -> None:
+    """Print a line of texts with two blanks between them, each in its style."""
+    click.echo("  ".join(_paint(clean_one_line(text, CELL), style) for text, style in parts))
+
+
+def clear_screen() -> None:
+    """Clear the terminal that stdout is, before a look is printed again."""
+    if sys.stdout.isatty():
+        click.clear()
+
+
+def make_console() -> Console:
+    """A rich console on stderr, for progress. Square brackets and colons are only themselves on it."""
     from hyperpod_kit.cli.terminal.clean_console import CleanConsole
 
-    stream = sys.stdout
-    if stderr:
-        stream = sys.stderr
-    width = None
-    if not stream.isatty():
-        width = PLAIN_WIDTH
-    return CleanConsole(file=stream, width=width, highlight=False, markup=False, emoji=False)
+    return CleanConsole(file=sys.stderr, highlight=False, markup=False, emoji=False)
+
+
+def _as_rich_text(line: str) -> Text:
+    from rich.text import Text
+
+    return Text(clean_one_line(line, CELL))
 
 
 @contextmanager
@@ -128,7 +152,7 @@ def progress_bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        console=make_console(stderr=True),
+        console=make_console(),
         transient=True,
     ) as progress:
         task = progress.add_task(title, total=total)
@@ -175,7 +199,7 @@ def live_status() -> Iterator[Callable[[str], None]]:
     last, reported_at = "", started_at
     screen = None
     if sys.stderr.isatty():
-        screen = make_console(stderr=True)
+        screen = make_console()
     spinner = None
     if screen is not None:
         spinner = screen.status("asking AWS")
@@ -192,8 +216,8 @@ def live_status() -> Iterator[Callable[[str], None]]:
         if line != last:
             last = line
             # Through the same console, which moves the spinner out of the way.
-            screen.print(table_cell(shown))
-        spinner.update(table_cell(f"{line.split(' · ')[0]}, {now - started_at:.0f} s"))
+            screen.print(_as_rich_text(shown))
+        spinner.update(_as_rich_text(f"{line.split(' · ')[0]}, {now - started_at:.0f} s"))
 
     if spinner is None:
         yield show

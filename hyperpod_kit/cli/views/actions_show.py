@@ -37,6 +37,7 @@ def query_and_print_root_actions(
     silent = [node_actions for node_actions in responses if node_actions.error]
     if as_json:
         print_json(
+            "diagnose",
             {
                 "since": begin,
                 "nodes": [
@@ -48,7 +49,7 @@ def query_and_print_root_actions(
                     }
                     for node_actions in responses
                 ],
-            }
+            },
         )
         if silent:
             return 1

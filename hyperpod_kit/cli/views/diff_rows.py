@@ -6,18 +6,16 @@ State of a row: `same`, `differs` (another bundle), `absent` (none), `damaged` (
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Iterator, Mapping, Optional, Sequence
 
 from hyperpod_kit.bundle import manifest
 from hyperpod_kit.cli.terminal.output import table_cell
+from hyperpod_kit.command_line.tables import Column, TextTable, format_utc
 from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.untrusted.dataclass_json import dataclass_to_json
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from hyperpod_kit.bundle.compare import BundleDifference
     from hyperpod_kit.bundle.render import Bundle
     from hyperpod_kit.remote.diagnosis.installed_bundles import NodeBundle
@@ -141,16 +139,17 @@ def to_json(bundle: Bundle, rows: Sequence[DiffRow], changes: Mapping[str, Bundl
     }
 
 
-def build_table(bundle: Bundle, rows: Sequence[DiffRow]) -> Table:
-    """Build a rich table with one line for each row."""
-    from rich.table import Table
-
-    grid = Table(title=f"bundle {bundle.bundle_id} of this configuration", title_justify="left")
-    for column in ("place", "where", "bundle", "state", "detail"):
-        grid.add_column(column, overflow="fold", no_wrap=column in ("place", "bundle", "state"))
+def build_table(bundle: Bundle, rows: Sequence[DiffRow]) -> TextTable:
+    """Build a table with one line for each row."""
+    grid = TextTable(
+        ("WHERE", "PLACE", "BUNDLE", "STATE", Column("DETAIL", folds=True)),
+        f"bundle {bundle.bundle_id} of this configuration",
+    )
     for row in rows:
         state = table_cell(row.state, STYLES.get(row.state, "red"))
-        grid.add_row(row.what, table_cell(row.where), table_cell(row.bundle_id or "-"), state, table_cell(row.detail))
+        grid.add_row(
+            table_cell(row.where), table_cell(row.what), table_cell(row.bundle_id or "-"), state, table_cell(row.detail)
+        )
     return grid
 
 
@@ -175,7 +174,7 @@ def summary(rows: Sequence[DiffRow]) -> str:
 def _format_time(seconds: float) -> str:
     """Format Unix seconds in UTC, or as a bare number where a node's clock is out of range."""
     try:
-        return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
+        return format_utc(seconds)
     except (OverflowError, ValueError, OSError):
         return f"at {seconds:g} by its own clock"
 

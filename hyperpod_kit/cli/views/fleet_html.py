@@ -52,7 +52,7 @@ FEW = 64
 
 def render_fleet_html(view: FleetView) -> str:
     """Make the whole document."""
-    when = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(view.at))
+    when = time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(view.at))
     unknown = "".join(f"<li>not known: {clean_and_escape_html(line)}</li>" for line in view.not_known)
     if unknown:
         unknown = f"<ul>{unknown}</ul>"

@@ -22,7 +22,7 @@ SQUARE, ROW, NAME, COLUMN = 16, 22, 210, 420
 
 def render_fleet_page(cluster: str, status: FleetStatus) -> str:
     """Make the whole document."""
-    when = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(status.at))
+    when = time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(status.at))
     problems = "".join(f"<li>{clean_and_escape_html(line)}</li>" for line in groups.describe_problems(status.reports))
     listed = ""
     if problems:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Iterator, Optional
 
-from hyperpod_kit.cli.terminal.output import make_console, print_json, print_json_line, print_text, print_to_stderr
+from hyperpod_kit.cli.terminal.output import print_json, print_json_line, print_table, print_text, print_to_stderr
 from hyperpod_kit.remote.reports import groups, junit, report
 from hyperpod_kit.remote.reports.changes import describe_changes
 from hyperpod_kit.remote.reports.fleet_status import FleetError, FleetStatus
@@ -29,13 +29,12 @@ class Display:
         were asked for."""
         self.write_report_files(status)
         if self.as_json:
-            print_json(report.to_json(self.cluster, status.reports, status.at))
+            print_json("validate-mounts", report.to_json(self.cluster, status.reports, status.at))
         else:
-            screen = make_console()
+            table = report.mount_counts_table(self.cluster, status.reports)
             if self.each or len(status.reports) <= report.FEW:
-                screen.print(report.mount_rows_table(self.cluster, status.reports, status.at, screen.width))
-            else:
-                screen.print(report.mount_counts_table(self.cluster, status.reports))
+                table = report.mount_rows_table(self.cluster, status.reports, status.at)
+            print_table(table)
         for line in groups.describe_problems(status.reports):
             print_to_stderr(line)
         print_to_stderr(groups.summarize_mount_health(status.reports))
@@ -62,7 +61,7 @@ def print_first_status_then_changes(display: Display, statuses: Iterator[FleetSt
             continue
         if display.as_json:
             # A line is a whole look, whoever reads them from a pipe.
-            print_json_line(report.to_json(display.cluster, now.reports, now.at))
+            print_json_line("validate-mounts", report.to_json(display.cluster, now.reports, now.at))
             display.write_report_files(now)
         elif last is None:
             display.print_and_write_status(now)
@@ -75,4 +74,4 @@ def print_first_status_then_changes(display: Display, statuses: Iterator[FleetSt
 
 
 def _format_clock_time(at: float) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(at))
+    return time.strftime("%H:%M:%SZ", time.gmtime(at))

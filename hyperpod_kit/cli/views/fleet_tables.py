@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from typing import TYPE_CHECKING, Optional, Sequence
+from typing import Optional, Sequence
 
-from hyperpod_kit.cli.terminal.output import CELL, table_cell
+from hyperpod_kit.cli.terminal.output import table_cell
+from hyperpod_kit.command_line.tables import CELL, Cell, Column, TextTable, format_utc
 from hyperpod_kit.model.states import MountState
 from hyperpod_kit.remote.fleet.fleet_view import (
     OLD_STATE,
@@ -18,11 +18,6 @@ from hyperpod_kit.remote.fleet.fleet_view import (
 )
 from hyperpod_kit.remote.reports.groups import format_shortened_hostlist
 from hyperpod_kit.untrusted.text import shortened
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.table import Table
-    from rich.text import Text
 
 FEW = 12
 """Nodes that have a row each; of more, those of one group that are alike have one row."""
@@ -39,18 +34,20 @@ STATE_STYLES = {
 WORDS = {Severity.FAULT: "fault", Severity.SILENT: "silent", Severity.WARNING: "warning", Severity.WELL: "well"}
 
 
-def render_fleet_tables(view: FleetView, each: bool) -> list[RenderableType]:
-    """Return what is printed, from top to bottom. `each`: a row for every node, however many."""
-    parts: list[RenderableType] = [_nodes_table(view, each)]
+def build_fleet_tables(view: FleetView, each: bool) -> list[TextTable]:
+    """Return the tables, from top to bottom. `each`: a row for every node, however many."""
+    tables = [_nodes_table(view, each)]
     if view.jobs:
-        parts.append(_jobs_table(view))
-    unknown = describe_unknown_steps(view)
-    if unknown:
-        parts.append(table_cell(unknown, "dim"))
+        tables.append(_jobs_table(view))
     if view.storage:
-        parts.append(_storage_table(view))
-    parts += [table_cell(f"not known: {line}", "yellow") for line in view.not_known]
-    return parts
+        tables.append(_storage_table(view))
+    return tables
+
+
+def describe_gaps(view: FleetView) -> list[str]:
+    """Return a line for each thing that is not known, and for the steps of jobs how to know them."""
+    unknown_steps = describe_unknown_steps(view)
+    return [*filter(None, [unknown_steps]), *(f"not known: {line}" for line in view.not_known)]
 
 
 def summarize(view: FleetView) -> str:
@@ -63,38 +60,22 @@ def summarize(view: FleetView) -> str:
     return f"{nodes} node{'s' * (nodes != 1)}: {found or 'none'}; {jobs} job{'s' * (jobs != 1)}{wrong}"
 
 
-FOLDED = ("what is wrong", "lost to")
-"""Columns that take what room is left; no other is folded or cut on a terminal of 80 columns."""
+def _lines_cell(lines: Sequence[str], style: str = "") -> list[Cell]:
+    """Return a cell with a line for each text."""
+    return [table_cell(line, style) for line in lines]
 
 
-def _table(title: str, heads: Sequence[str]) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    grid = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for head in heads:
-        grid.add_column(head, overflow="fold", no_wrap=head not in FOLDED)
-    return grid
-
-
-def _lines_cell(lines: Sequence[str], style: str = "") -> Text:
-    """Return a cell with a line for each text, each cleaned for itself."""
-    from rich.text import Text
-
-    return Text("\n").join(table_cell(line, style) for line in lines)
-
-
-def _nodes_table(view: FleetView, each: bool) -> Table:
-    grid = _table(
-        f"nodes of {view.cluster}, {time.strftime('%H:%M:%S', time.localtime(view.at))}",
-        ("node", "what is wrong", "mounts", "devices", "job", "here for"),
+def _nodes_table(view: FleetView, each: bool) -> TextTable:
+    grid = TextTable(
+        ("NODE", Column("WHAT IS WRONG", folds=True), "MOUNTS", "DEVICES", "JOB", "HERE FOR"),
+        f"nodes of {view.cluster}, {format_utc(view.at)}",
     )
     rows = _rows_of_nodes(view.nodes, each)
     for nodes in rows[:MOST_ROWS]:
         _add_node_row(grid, nodes, view.at)
     if len(rows) > MOST_ROWS:
         rest = sum(len(nodes) for nodes in rows[MOST_ROWS:])
-        grid.add_row(table_cell(f"{rest} more", "dim"), table_cell("--json and --html have all", "dim"))
+        grid.add_row(table_cell(f"{rest} more", "dim"), table_cell("--json and --html have all", "dim"), "", "", "", "")
     return grid
 
 
@@ -110,7 +91,7 @@ def _rows_of_nodes(nodes: Sequence[FleetNode], each: bool) -> list[list[FleetNod
     return list(rows.values())
 
 
-def _add_node_row(grid: Table, nodes: Sequence[FleetNode], at: float) -> None:
+def _add_node_row(grid: TextTable, nodes: Sequence[FleetNode], at: float) -> None:
     """Add a row for nodes that are alike."""
     node = nodes[0]
     names = [node.title, node.instance_id]
@@ -118,9 +99,9 @@ def _add_node_row(grid: Table, nodes: Sequence[FleetNode], at: float) -> None:
     if len(nodes) > 1:
         names = [f"{len(nodes)} nodes", node.group]
         problems.append(format_shortened_hostlist(member.title for member in nodes))
-    title = table_cell(names[0], STYLES[node.severity])
+    title = [table_cell(names[0], STYLES[node.severity])]
     if names[1] != names[0]:
-        title.append("\n").append_text(table_cell(names[1], "dim"))
+        title.append(table_cell(names[1], "dim"))
     jobs = list(dict.fromkeys(job for member in nodes for job in member.jobs))
     job_lines = jobs[:3]
     if len(jobs) > 3:
@@ -143,21 +124,29 @@ def _add_node_row(grid: Table, nodes: Sequence[FleetNode], at: float) -> None:
     )
 
 
-def _mounts_cell(node: FleetNode) -> Text:
+def _mounts_cell(node: FleetNode) -> list[Cell]:
     """Return how many mounts are in which state, those that do not serve first."""
-    from rich.text import Text
-
     counts = Counter(cell.state for cell in node.mounts)
     states = sorted(counts, key=lambda state: state == MountState.OK)
     lines = [table_cell(f"{counts[state]} {state}", STATE_STYLES.get(state, "bold red")) for state in states]
-    return Text("\n").join(lines or [Text("-")])
+    return lines or [Cell("-")]
 
 
-def _jobs_table(view: FleetView) -> Table:
-    grid = _table("jobs", ("job", "what is wrong", "step", "goodput", "lost to", "checkpoint"))
+def _jobs_table(view: FleetView) -> TextTable:
+    columns = (
+        "JOB",
+        Column("WHAT IS WRONG", folds=True),
+        "STEP",
+        Column("GOODPUT", is_number=True),
+        Column("LOST TO", folds=True),
+        "CHECKPOINT",
+    )
+    grid = TextTable(columns, "jobs")
     for job in view.jobs[:MOST_ROWS]:
-        title = table_cell(job.id, STYLES[job.severity])
-        title.append("\n").append_text(table_cell(shortened(f"{job.user} {job.name}".strip(), 18), "dim"))
+        title = [
+            table_cell(job.id, STYLES[job.severity]),
+            table_cell(shortened(f"{job.user} {job.name}".strip(), 18), "dim"),
+        ]
         wrong = "; ".join(job.problems) or job.state.lower() or "-"
         grid.add_row(
             title,
@@ -168,7 +157,7 @@ def _jobs_table(view: FleetView) -> Table:
             _lines_cell(describe_checkpoint(job, view.at).split(", ")),
         )
     if len(view.jobs) > MOST_ROWS:
-        grid.add_row(table_cell(f"{len(view.jobs) - MOST_ROWS} more", "dim"))
+        grid.add_row(table_cell(f"{len(view.jobs) - MOST_ROWS} more", "dim"), "", "", "", "", "")
     return grid
 
 
@@ -218,8 +207,8 @@ def describe_checkpoint(job: FleetJob, at: float) -> str:
     return f"step {job.checkpoint_step}, {format_duration(at - job.checkpoint_at)} ago"
 
 
-def _storage_table(view: FleetView) -> Table:
-    grid = _table("storage", ("path", "kind", "nodes", "used", "fullest on"))
+def _storage_table(view: FleetView) -> TextTable:
+    grid = TextTable(("PATH", "KIND", Column("NODES", folds=True), "USED", "FULLEST ON"), "storage")
     for row in view.storage[:MOST_ROWS]:
         states = ", ".join(f"{count} {state}" for state, count in row.states.items())
         grid.add_row(

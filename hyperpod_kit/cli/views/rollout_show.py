@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Mapping, Optional
 
 from hyperpod_kit.cli.terminal.output import print_to_stderr, table_cell
 from hyperpod_kit.cluster.nodes import slurm_node_name
+from hyperpod_kit.command_line.tables import Column, TextTable, format_utc
 from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.remote.rollout.batches import RolloutPlan, runs_it
 from hyperpod_kit.remote.rollout.node_switch import NodeSwitch, SwitchState
 from hyperpod_kit.remote.rollout.record import RolloutRecord, RolloutState
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from hyperpod_kit.remote.diagnosis.installed_bundles import NodeBundle
     from hyperpod_kit.remote.target import NodeTarget
 
@@ -111,26 +109,25 @@ class RolloutStanding:
         if self.record is None:
             parts.append("no rollout is recorded")
         else:
-            when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(self.record.changed_at))
+            when = format_utc(self.record.changed_at)
             parts.append(f"{self.record.state.value} since {when}, by {self.record.by}")
         if self.is_paused:
             parts.append("a pause is wanted, hyperpod-kit rollout resume goes on")
         return "; ".join(parts)
 
 
-def build_node_table(standing: RolloutStanding) -> Table:
+def build_node_table(standing: RolloutStanding) -> TextTable:
     """Build the table of the nodes: what each runs."""
-    from rich.table import Table
-
-    grid = Table(title=f"bundle {standing.bundle_id} on cluster {standing.cluster}", title_justify="left")
-    for column in ("group", "node", "host", "runs", "detail"):
-        grid.add_column(column, overflow="fold")
+    grid = TextTable(
+        ("NODE", "GROUP", Column("HOST", may_miss=True), "RUNS", Column("DETAIL", folds=True)),
+        f"bundle {standing.bundle_id} on cluster {standing.cluster}",
+    )
     for node in standing.nodes:
         detail = node.error or standing.failure_on(node)
         if not detail and node.current == standing.bundle_id and not runs_it(node, standing.bundle_id):
             detail = "not whole, or its last creation failed: hyperpod-kit diff"
         target = node.target
-        words = (target.group, target.instance_id, slurm_node_name(target.address), node.current or "-", detail)
+        words = (target.instance_id, target.group, slurm_node_name(target.address), node.current or "-", detail)
         grid.add_row(*(table_cell(word) for word in words))
     return grid
 
@@ -167,4 +164,4 @@ def print_end(report: RolloutReport) -> None:
     if state == RolloutState.PAUSED:
         print_to_stderr("next: hyperpod-kit rollout resume, or hyperpod-kit rollout undo")
     elif report.failures:
-        print_to_stderr("then the same command goes on; hyperpod-kit rollout undo takes the others back")
+        print_to_stderr("next: repeat the command to continue, or hyperpod-kit rollout undo to switch the others back")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hyperpod_kit.cli.terminal.output import make_console, print_json, print_text, table_cell
+from hyperpod_kit.cli.terminal.output import print_json, print_table, print_text, table_cell
+from hyperpod_kit.command_line.tables import Column, TextTable
 
 if TYPE_CHECKING:
     from hyperpod_kit.storage.bench.run import MountReport
@@ -16,7 +17,7 @@ CACHED = 0.05
 def print_reports(mount_reports: list[MountReport], as_json: bool) -> None:
     """Print everything of every mount."""
     if as_json:
-        print_json([report.to_json() for report in mount_reports])
+        print_json("storage bench", {"mounts": [report.to_json() for report in mount_reports]})
         return
     _print_probes_and_small_files(mount_reports)
     _print_streams(mount_reports)
@@ -27,11 +28,8 @@ def print_reports(mount_reports: list[MountReport], as_json: bool) -> None:
 
 
 def _print_probes_and_small_files(mount_reports: list[MountReport]) -> None:
-    from rich.table import Table
-
-    grid = Table(title="what they can do", title_justify="left")
-    for column in ("", *(str(report.mount.path) for report in mount_reports)):
-        grid.add_column(column)
+    paths = [Column(str(report.mount.path), folds=True) for report in mount_reports]
+    grid = TextTable(("PROBE", *paths), "what they can do")
     for name in dict.fromkeys(name for report in mount_reports for name in report.probes):
         texts = []
         for report in mount_reports:
@@ -50,15 +48,22 @@ def _print_probes_and_small_files(mount_reports: list[MountReport]) -> None:
         if name == "listed":
             scale = 1.0
         grid.add_row(*map(table_cell, (title, *("" if value is None else f"{value * scale:,.2f}" for value in values))))
-    make_console().print(grid)
+    print_table(grid)
 
 
 def _print_streams(mount_reports: list[MountReport]) -> None:
-    from rich.table import Table
-
-    grid = Table(title="streams", title_justify="left")
-    for column in ("mount", "", "by", "streams", "MB/s", "", "page cache"):
-        grid.add_column(column)
+    grid = TextTable(
+        (
+            "MOUNT",
+            "KIND",
+            "BY",
+            Column("STREAMS", is_number=True),
+            Column("MB/S", is_number=True),
+            "PAGE CACHE",
+            Column("", may_miss=True),
+        ),
+        "streams",
+    )
     every = [
         (report, by, row)
         for report in mount_reports
@@ -79,10 +84,11 @@ def _print_streams(mount_reports: list[MountReport]) -> None:
             by,
             row.streams,
             f"{row.rate / 1e6:,.0f}",
+            cache,
             "█" * round(BAR * row.rate / most),
         )
-        grid.add_row(*map(table_cell, (*values, cache)))
-    make_console().print(grid)
+        grid.add_row(*map(table_cell, values))
+    print_table(grid)
     for report in mount_reports:
         for kind in ("write", "read"):
             made = report.fit_stream_shape(kind)
@@ -96,14 +102,14 @@ def _print_streams(mount_reports: list[MountReport]) -> None:
 
 
 def _print_saves(mount_reports: list[MountReport]) -> None:
-    from rich.table import Table
-
     rows = [(report, row) for report in mount_reports for row in report.saves]
     if not rows:
         return
-    grid = Table(title="checkpoints", title_justify="left")
-    for column in ("mount", "saved by", "ranks", "GB", "seconds", "training waits", "MB/s", ""):
-        grid.add_column(column)
+    numbers = [Column(head, is_number=True) for head in ("GB", "SECONDS", "WAITS", "MB/S")]
+    grid = TextTable(
+        ("MOUNT", "SAVED BY", Column("RANKS", may_miss=True), *numbers, Column("", may_miss=True)),
+        "checkpoints; WAITS: seconds that training waits",
+    )
     most = max(row.size / row.seconds for _, row in rows)
     for report, row in rows:
         rate = row.size / row.seconds
@@ -113,4 +119,4 @@ def _print_saves(mount_reports: list[MountReport]) -> None:
             waits = row.stall
         times = (f"{row.seconds:.2f}", f"{waits:.2f}", f"{rate / 1e6:,.0f}", "█" * round(BAR * rate / most))
         grid.add_row(*map(table_cell, (report.mount.path, row.writer, row.label, f"{row.size / 1e9:.2f}", *times)))
-    make_console().print(grid)
+    print_table(grid)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hyperpod_kit.cli.terminal.output import make_console, print_json, print_text, print_to_stderr, table_cell
+from hyperpod_kit.cli.terminal.output import print_json, print_table, print_text, print_to_stderr, table_cell
+from hyperpod_kit.command_line.tables import Column, TextTable
 
 if TYPE_CHECKING:
     from hyperpod_kit.storage.plan.calibration import Calibration
@@ -12,10 +13,21 @@ if TYPE_CHECKING:
     from hyperpod_kit.storage.plan.plan import Plan
 
 
+_CHOICE_COLUMNS = (
+    "STORAGE",
+    Column("SIZE", folds=True),
+    Column("USD/MONTH", is_number=True),
+    Column("WAITS"),
+    Column("DURABLE", may_miss=True),
+    Column("EVERY", may_miss=True),
+    Column("GOODPUT", is_number=True),
+)
+
+
 def print_plan(storage_plan: Plan, as_json: bool) -> None:
     """The sizes, the kinds side by side, the choice and its configuration."""
     if as_json:
-        print_json(storage_plan.to_json())
+        print_json("storage plan", storage_plan.to_json())
         return
     from hyperpod_kit.storage.plan.sizing import format_bytes
 
@@ -43,11 +55,7 @@ def print_plan(storage_plan: Plan, as_json: bool) -> None:
 
 
 def _print_candidates(made: Plan) -> None:
-    from rich.table import Table
-
-    grid = Table(title="kinds of storage", title_justify="left")
-    for column in ("storage", "training waits", "until durable", "every", "goodput", "US dollars a month", ""):
-        grid.add_column(column)
+    grid = TextTable((*_CHOICE_COLUMNS, "VERDICT"), "kinds of storage")
     for candidate in made.candidates:
         if candidate is made.chosen:
             verdict = "chosen"
@@ -56,15 +64,15 @@ def _print_candidates(made: Plan) -> None:
         else:
             verdict = ""
         row = (
-            _candidate_title(candidate),
+            candidate.kind.title,
+            _describe_size(candidate),
+            _format_monthly_cost(candidate),
             _format_duration_band(candidate.stall),
             _format_duration_band(candidate.durable),
             _format_duration(candidate.rhythm.every),
         )
-        grid.add_row(
-            *map(table_cell, (*row, f"{candidate.rhythm.goodput:.2%}", _format_monthly_cost(candidate), verdict))
-        )
-    make_console().print(grid)
+        grid.add_row(*map(table_cell, (*row, f"{candidate.rhythm.goodput:.2%}", verdict)))
+    print_table(grid)
     _print_lustre_cost_curve(made)
 
 
@@ -75,22 +83,20 @@ def _format_monthly_cost(choice: StorageChoice) -> str:
 
 
 def _print_lustre_cost_curve(made: Plan) -> None:
-    from rich.table import Table
-
     if len(made.curve) < 2:
         return
-    grid = Table(title="FSx for Lustre: money against stall", title_justify="left")
-    for column in ("size", "training waits", "until durable", "every", "goodput", "US dollars a month"):
-        grid.add_column(column)
+    grid = TextTable(_CHOICE_COLUMNS, "FSx for Lustre: cost against stall")
     for choice in made.curve:
         row = (
-            _candidate_title(choice),
+            choice.kind.title,
+            _describe_size(choice),
+            _format_monthly_cost(choice),
             _format_duration_band(choice.stall),
             _format_duration_band(choice.durable),
             _format_duration(choice.rhythm.every),
         )
-        grid.add_row(*map(table_cell, (*row, f"{choice.rhythm.goodput:.2%}", _format_monthly_cost(choice))))
-    make_console().print(grid)
+        grid.add_row(*map(table_cell, (*row, f"{choice.rhythm.goodput:.2%}")))
+    print_table(grid)
 
 
 def _print_choice(made: Plan) -> None:
@@ -121,12 +127,17 @@ def _flatten_settings(values: dict[str, Any], key_prefix: str = "") -> list[tupl
 
 
 def _candidate_title(choice: StorageChoice) -> str:
+    return ", ".join(filter(None, (choice.kind.title, _describe_size(choice))))
+
+
+def _describe_size(choice: StorageChoice) -> str:
+    """Return the size of a file system that is bought by size, "" for other storage."""
     if choice.lustre is None:
-        return choice.kind.title
+        return ""
     efa = ""
     if choice.lustre.efa:
         efa = ", EFA"
-    return f"{choice.kind.title}, {choice.lustre.capacity:,} GiB of {choice.lustre.throughput} MB/s a TiB{efa}"
+    return f"{choice.lustre.capacity:,} GiB of {choice.lustre.throughput} MB/s a TiB{efa}"
 
 
 def _format_duration(seconds: float) -> str:
@@ -156,6 +167,7 @@ def print_calibration_against_predictions(
     )
     if as_json:
         print_json(
+            "storage plan",
             {
                 "source": measurements.source,
                 "about": measurements.about,
@@ -169,14 +181,22 @@ def print_calibration_against_predictions(
                     for sample_fit in cells
                 ],
                 "streamed": [row._asdict() for row in rows],
-            }
+            },
         )
         return
-    from rich.table import Table
-
-    grid = Table(title=f"{measurements.source}: seconds of a save, measured and predicted", title_justify="left")
-    for column in ("what", "storage", "writer", "writers", "measured", "predicted", "error", "without this cell"):
-        grid.add_column(column)
+    grid = TextTable(
+        (
+            "WHAT",
+            "STORAGE",
+            "WRITER",
+            Column("WRITERS", is_number=True),
+            Column("MEASURED", is_number=True),
+            Column("PREDICTED", is_number=True),
+            Column("ERROR", is_number=True),
+            Column("LEFT OUT", is_number=True, may_miss=True),
+        ),
+        f"{measurements.source}: seconds of a save, measured and predicted; LEFT OUT: the error without this cell",
+    )
     for sample_fit in cells:
         if sample_fit.leave_one_out_relative_error is None:
             alone = ""
@@ -195,26 +215,18 @@ def print_calibration_against_predictions(
             sample_fit.sample.writers,
         )
         grid.add_row(*map(table_cell, (*about, *seconds)))
-    make_console().print(grid)
+    print_table(grid)
     if not rows:
         return
-    grid = Table(title="training data streamed, against copied first: seconds", title_justify="left")
-    for column in (
-        "data",
-        "copy",
-        "fit",
-        "streamed",
-        "fit",
-        "training, printed",
-        "recomputed",
-        "cost, printed",
-        "cost",
-    ):
-        grid.add_column(column)
+    heads = ("COPY", "FIT", "STREAMED", "FIT", "PRINTED", "RECOMPUTED", "COST PRINTED", "COST")
+    grid = TextTable(
+        ("DATA", *(Column(head, is_number=True) for head in heads)),
+        "training data streamed, against copied first: seconds of copying, streaming and training",
+    )
     for row in rows:
         times = tuple(f"{value:,.0f}" for value in row[1:7])
         grid.add_row(*map(table_cell, (row.name, *times, f"{row.difference_printed}%", f"{row.difference:.4f}%")))
-    make_console().print(grid)
+    print_table(grid)
     print_to_stderr(
         "the printed training time is ten times too small: 9.7 s a step, 90 million rows, 32 a step, are 27.3 million s"
     )

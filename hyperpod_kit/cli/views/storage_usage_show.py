@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import sys
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Callable, Iterator, Sequence
 
 from hyperpod_kit.cli.terminal.output import (
     live_status,
-    make_console,
     print_json,
+    print_table,
     print_text,
     print_to_stderr,
     table_cell,
 )
+from hyperpod_kit.command_line.tables import Column, TextTable, format_utc
 
 if TYPE_CHECKING:
     from hyperpod_kit.storage.usage.ledger import UsageLedger
@@ -31,9 +31,9 @@ def show_count_progress(root: str, ledger: UsageLedger) -> Iterator[Callable[[in
     Yields show(counted so far).
     """
     if ledger.resumed:
-        started_at = time.strftime("%H:%M", time.localtime(ledger.started_at))
+        started_at = format_utc(ledger.started_at)
         print_to_stderr(
-            f"{root}: goes on after {ledger.count_entries():,} counted since {started_at}; --fresh begins anew"
+            f"{root}: goes on after {ledger.count_entries():,} counted since {started_at}; --fresh starts again"
         )
     if not sys.stderr.isatty():
         yield lambda count: None
@@ -56,7 +56,7 @@ def format_size(count: float) -> str:
 def print_usage_reports(usage_reports: list[UsageReport], by: Sequence[str], top: int, as_json: bool) -> None:
     """Every table of every root."""
     if as_json:
-        print_json([report.to_json() for report in usage_reports])
+        print_json("storage usage", {"roots": [report.to_json() for report in usage_reports]})
         return
     for report in usage_reports:
         _print_total(report)
@@ -142,17 +142,13 @@ def age_rows_written_and_read(report: UsageReport) -> list[tuple[str, str, str, 
 
 
 def _print_ages(report: UsageReport) -> None:
-    from rich.table import Table
-
     if not report.ages:
         return
     _print_heading(f"{report.root} by age")
-    grid = Table()
-    for column in AGE_COLUMNS:
-        grid.add_column(column, justify="left" if column == "age" else "right")
+    grid = TextTable([Column(head.upper(), is_number=head != "age") for head in AGE_COLUMNS])
     for row in age_rows_written_and_read(report):
         grid.add_row(*map(table_cell, row))
-    make_console().print(grid)
+    print_table(grid)
 
 
 def _print_heading(text: str) -> None:
@@ -161,45 +157,56 @@ def _print_heading(text: str) -> None:
 
 
 def _print_usage_table(report: UsageReport, name: str, rows: dict[str, Total], top: int) -> None:
-    from rich.table import Table
-
     if not rows:
         return
     _print_heading(f"{report.root} by {name}")
-    grid = Table()
-    grid.add_column(name)
+    heads = ["ON DISK", "SIZE", "COUNT", "SHARE"]
     if report.price is not None:
-        priced = ["US dollars a month"]
-    else:
-        priced = []
-    for column in ("on disk", "as ls says", "count", "share", *priced):
-        grid.add_column(column, justify="right")
-    grid.add_column("")
+        heads.append("USD/MONTH")
+    numbers = [Column(head, is_number=True, may_miss=head == "SIZE") for head in heads]
+    grid = TextTable([name.upper(), *numbers, Column("", may_miss=True)])
     for key, part in list(rows.items())[:top]:
         share = 0.0
         if report.total.allocated:
             share = part.allocated / report.total.allocated
         cost = report.monthly_cost_usd(part)
         costs = () if cost is None else (f"{cost:,.2f}",)
-        sums = (key, format_size(part.allocated), format_size(part.size), f"{part.entries:,}", f"{share:.1%}", *costs)
+        sums = (
+            _path_below(report.root, key),
+            format_size(part.allocated),
+            format_size(part.size),
+            f"{part.entries:,}",
+            f"{share:.1%}",
+            *costs,
+        )
         grid.add_row(*map(table_cell, (*sums, "█" * round(BAR * share))))
-    make_console().print(grid)
+    print_table(grid)
     if len(rows) > top:
         print_text(f"and {len(rows) - top:,} more: --top {len(rows)}")
 
 
-def _print_deletable_checkpoints(report: UsageReport, top: int) -> None:
-    from rich.table import Table
+def _path_below(root: str, path: str) -> str:
+    """Return a path below the root relative to it, `.` for the root itself; any other name as it is."""
+    if path == root:
+        return "."
+    prefix = root.rstrip("/") + "/"
+    if path.startswith(prefix):
+        return path[len(prefix) :]
+    return path
 
+
+def _print_deletable_checkpoints(report: UsageReport, top: int) -> None:
     judged = [row for row in report.deletable if not row.error]
     if judged:
         _print_heading(f"{report.root}: checkpoints that may be deleted")
-        grid = Table()
-        for column in ("run", "checkpoint", "on disk", "why"):
-            grid.add_column(column)
+        grid = TextTable(
+            ("CHECKPOINT", Column("RUN", folds=True), Column("ON DISK", is_number=True), Column("WHY", folds=True))
+        )
         for row in sorted(judged, key=lambda row: -row.allocated)[:top]:
-            grid.add_row(*map(table_cell, (row.run, row.attempt, format_size(row.allocated), row.why)))
-        make_console().print(grid)
+            grid.add_row(
+                *map(table_cell, (row.attempt, _path_below(report.root, row.run), format_size(row.allocated), row.why))
+            )
+        print_table(grid)
         print_text(
             f"{len(judged):,} checkpoints, {format_size(sum(row.allocated for row in judged))}; next: "
             f"hyperpod-kit checkpoint prune {judged[0].run} --latest N --dry-run"

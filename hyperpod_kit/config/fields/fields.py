@@ -545,7 +545,7 @@ _KIT: Mapping[str, Field] = {
         pattern=Pattern(
             "HPK-O011",
             r"(?!\.?/*$)(?s:.+)",
-            "`{value}` is no file or directory beside the configuration",
+            "`{value}` is not a file or directory beside the configuration",
             "Name a directory of the script's own, like scripts/docker",
         ),
     ),

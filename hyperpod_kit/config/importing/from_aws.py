@@ -115,7 +115,7 @@ def _normalise_slurm_request(cluster: Any) -> Mapping[str, Any]:
         isinstance(group, Mapping) and isinstance(group.get("InstanceGroupName"), str) for group in groups
     ):
         raise ConfigError(
-            "this is no cluster: expected the JSON of CreateCluster or DescribeCluster, or a list of instance groups",
+            "this is not a cluster: expected the JSON of CreateCluster or DescribeCluster, or a list of groups",
             hint="aws sagemaker describe-cluster --cluster-name NAME > cluster.json",
         )
     if isinstance(request.get("Orchestrator"), Mapping) and "Eks" in request["Orchestrator"]:

@@ -78,7 +78,7 @@ def check_cache_directory(settings: Settings) -> Iterator[Finding]:
                 yield Finding(
                     "HPK-S013",
                     f"{at}.cache_dir",
-                    f"`{where}` lies on `{above.name}`, which is no local disk",
+                    f"`{where}` lies on `{above.name}`, which is not a local disk",
                     "Use local NVMe: a mount of kind nvme, or /opt/dlami/nvme",
                 )
 
@@ -91,7 +91,7 @@ def check_part_sizes_limits_and_largest_file(settings: Settings) -> Iterator[Fin
             size: Optional[int] = getattr(mount, key)
             if size is not None and not smallest <= size <= largest:
                 yield Finding(
-                    "HPK-S015", f"{at}.{key}", f"{size} MiB is no size of a part", f"Use {smallest} to {largest}"
+                    "HPK-S015", f"{at}.{key}", f"{size} MiB is not a size of a part", f"Use {smallest} to {largest}"
                 )
         for key, (low, high) in COUNTS.items():
             count: Optional[int] = getattr(mount, key)
@@ -131,7 +131,7 @@ def check_storage_class_and_encryption(settings: Settings) -> Iterator[Finding]:
             yield Finding(
                 "HPK-S022",
                 f"{at}.sse_kms_key_id",
-                f"`{mount.sse_kms_key_id}` cannot be used: it is no key of KMS, or sse is not aws:kms",
+                f"`{mount.sse_kms_key_id}` cannot be used: it is not a key of KMS, or sse is not aws:kms",
                 "Write its ARN, its id or alias/NAME, and set sse to aws:kms",
             )
 

@@ -95,7 +95,7 @@ def _read_bounded_text(path: Path) -> str:
                 _wait_for_pipe_input(path, file.fileno())
             data = file.read(LARGEST + 1)
         if len(data) > LARGEST:
-            raise UsageError(f"{path} has more than {LARGEST >> 20} MiB: that is no configuration")
+            raise UsageError(f"{path} has more than {LARGEST >> 20} MiB: that is not a configuration")
         # Line ends of Windows and of old Macs count as line ends.
         return data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except FileNotFoundError:
@@ -139,7 +139,7 @@ def _parse_json(path: Path, text: str) -> tuple[Any, SourceMap]:
 
 
 def _reject_json_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number of JSON's")
+    raise ValueError(f"{name} is not a number of JSON's")
 
 
 def _displayable_line_hiding_secrets(text: str, number: int) -> str:

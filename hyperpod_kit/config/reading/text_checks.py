@@ -32,7 +32,7 @@ def _find_value_problems(key: str, value: Any, path: str) -> Iterator[Finding]:
             yield Finding(
                 SECRET,
                 path,
-                f"this looks like {what}, and a bundle is no place for it",
+                f"this looks like {what}, and a bundle is not a place for it",
                 "Store it in Secrets Manager or Parameter Store and name its ARN under hyperpod_kit.secrets",
             )
         elif _has_control_or_bidi_characters(value):

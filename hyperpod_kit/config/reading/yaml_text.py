@@ -134,7 +134,7 @@ class _YamlReader:
                 merged = {**self._merged_values(value, path), **merged}
                 continue
             if key.id != "scalar":
-                raise Refused("a key that is no text", _position_of(key))
+                raise Refused("a key that is not a text", _position_of(key))
             name = str(key.value)
             key_path = child_path(path, name)
             self.source_map.add(key_path, _position_of(key), _position_of(value), written_before=name in values)

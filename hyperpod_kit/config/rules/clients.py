@@ -54,7 +54,7 @@ def check_package_sources(settings: Settings) -> Iterator[Finding]:
             yield Finding(
                 "HPK-P007",
                 f"{at}.url",
-                "what lies under `latest` changes, and every new node would then fail",
+                "the file at a `latest` URL changes, and every new node would fail then",
                 "Use the URL that has the version in it",
             )
 

@@ -31,8 +31,7 @@ def check_several_controllers_mode_state_accounting(settings: Settings) -> Itera
             "HPK-G020",
             at,
             f"{settings.controller_count} controllers, and HyperPod sets several up by lifecycle scripts only: "
-            "its API has "
-            "no words for their shared state",
+            "its API does not support their shared state",
             "Use lifecycle_mode on_create",
         )
         return

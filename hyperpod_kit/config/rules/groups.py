@@ -40,7 +40,7 @@ def check_controller_group(settings: Settings) -> Iterator[Finding]:
                 "HPK-G003",
                 f"{AT}.instance_groups[{index}].count",
                 f"the controller group has {groups[index].count} nodes, so nothing runs Slurm's controller",
-                "Say 1, or 2 where one is to take over from the other",
+                "Use 1, or 2 for a second controller that takes over",
             )
 
 
@@ -162,7 +162,7 @@ def check_deep_checks_min_count_ebs_key(settings: Settings) -> Iterator[Finding]
             yield Finding(
                 "HPK-G018",
                 f"{at}.ebs_kms_key",
-                "a key for a volume that the group has not",
+                "a key for a volume that the group does not have",
                 "Add ebs_gib; for the root volume use root_kms_key",
             )
 

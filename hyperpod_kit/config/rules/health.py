@@ -43,7 +43,10 @@ def check_health_timing_and_textfile_directory(settings: Settings) -> Iterator[F
     below = next((mount for mount in settings.mounts if f"{directory}/".startswith(f"{mount.path}/")), None)
     if directory and (not directory.startswith("/") or posixpath.normpath(directory) != directory):
         yield Finding(
-            "HPK-H006", f"{AT}.textfile_directory", f"{directory} is no absolute path", 'Use an absolute path, or ""'
+            "HPK-H006",
+            f"{AT}.textfile_directory",
+            f"{directory} is not an absolute path",
+            'Use an absolute path, or ""',
         )
     elif below is not None:
         yield Finding(

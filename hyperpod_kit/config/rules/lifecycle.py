@@ -33,7 +33,7 @@ def check_lifecycle_mode_and_workload_manager(settings: Settings) -> Iterator[Fi
                 yield Finding(
                     "HPK-L003",
                     at,
-                    f"nobody mounts `{mount.name}`: in ami_only mode no lifecycle script runs",
+                    f"`{mount.name}` is not mounted: in ami_only mode no lifecycle script runs",
                     "Use on_init_complete, or remove the mount",
                 )
 
@@ -75,8 +75,8 @@ def check_slurm_config_strategy(settings: Settings) -> Iterator[Finding]:
         yield Finding(
             "HPK-L007",
             "slurm_configurations",
-            "goes to nobody: HyperPod reads it from provisioning_parameters.json, which beside SlurmConfig makes it "
-            "fail and roll back",
+            "has no effect: HyperPod reads it from provisioning_parameters.json, which fails and rolls back when "
+            "SlurmConfig is set too",
             "Use accounting_database with continuous provisioning, or on_create mode",
             WARNING,
         )

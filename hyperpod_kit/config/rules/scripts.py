@@ -38,13 +38,13 @@ def check_step_position_and_run_file(settings: Settings) -> Iterator[Finding]:
                 hint = f"Did you mean `{near[0]}`?"
             else:
                 hint = f"Use {', '.join(PLACES)}"
-            yield Finding("HPK-O003", f"{at}.when", f"`{script.when}` is no place among the steps", hint)
+            yield Finding("HPK-O003", f"{at}.when", f"`{script.when}` is not a place among the steps", hint)
         inside = posixpath.normpath(script.run) == script.run and not script.run.startswith(("/", ".", "-"))
         if not inside:
             yield Finding(
                 "HPK-O004",
                 f"{at}.run",
-                f"`{script.run}` is no file below the script's directory",
+                f"`{script.run}` is not a file below the script's directory",
                 "Write its path from there, like install.sh or bin/install.sh",
             )
 

@@ -52,7 +52,7 @@ def check_members(settings: Settings) -> Iterator[Finding]:
             yield Finding(
                 "HPK-U034",
                 f"{AT}[{index}].members",
-                f"`{group.name}` is archived: nobody gets into its directory",
+                f"`{group.name}` is archived: nobody can access its directory",
                 "Remove the members, or `archived`",
             )
 

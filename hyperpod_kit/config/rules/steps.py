@@ -87,7 +87,7 @@ def check_slurm_accounts(settings: Settings) -> Iterator[Finding]:
                 yield Finding(
                     "HPK-O021",
                     f"{at}.users[{number}]",
-                    f"`{name}` is no user of this configuration",
+                    f"`{name}` is not a user of this configuration",
                     "That is right for a user of a directory; otherwise correct the name",
                     INFO,
                 )
@@ -120,7 +120,7 @@ def check_qos_enforce_and_preempt_mode(settings: Settings) -> Iterator[Finding]:
                 yield Finding(
                     "HPK-O024",
                     f"{at}.limits.{key}",
-                    f"`{value}` is no limit as Slurm writes it",
+                    f"`{value}` is not a limit as Slurm writes it",
                     "Write a number, a time like 1-00:00:00, or resources like cpu=64,gres/gpu=8",
                 )
         if not 0 <= entry.priority <= 2**31 - 1:
@@ -136,7 +136,7 @@ def check_qos_enforce_and_preempt_mode(settings: Settings) -> Iterator[Finding]:
         yield Finding(
             "HPK-O025",
             f"{ACCOUNTING}.qos",
-            "the limits of a QOS hold nobody back: `enforce` does not name limits",
+            "the limits of a QOS have no effect: `enforce` does not name limits",
             'Add "enforce": ["associations", "limits", "qos"]',
             WARNING,
         )
@@ -152,8 +152,8 @@ def check_accounting_database(settings: Settings) -> Iterator[Finding]:
             yield Finding(
                 "HPK-O026",
                 ACCOUNTING,
-                "the database lies on the controller's own disk, and there is no mount for its copies: who ran what is "
-                "forgotten when that machine is replaced",
+                "the database is on the controller's own disk, and there is no mount for its copies: the "
+                "accounting is lost when that machine is replaced",
                 "Mount FSx or EFS on the controller and require it, or name an outside `database`",
                 WARNING,
             )

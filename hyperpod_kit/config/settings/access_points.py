@@ -159,5 +159,5 @@ def compare_with_recorded(
                 f"`{point.owner_description}` is {point.acting_uid_gid_description} in {point.root} here, but access "
                 f"point {have.id} acts as "
                 f"{have.acting_uid_gid_description} in {have.root}",
-                "Change it back: files belong to numbers, and an access point cannot be changed (see docs/users.md)",
+                "Change it back: files belong to numeric ids, and an access point cannot be changed",
             )

@@ -173,33 +173,36 @@ class Answers:
     )
     controller_type: Optional[str] = _question_field(
         "Instance type of the controller",
-        "One node that runs slurmctld. A small one does.",
+        "Runs slurmctld; a small instance is sufficient.",
         _TYPE,
         metavar="TYPE",
         usual=CONTROLLER_TYPE,
     )
     login_type: Optional[str] = _question_field(
         "Instance type of a login node",
-        "A node for people, so that nobody works on the controller.",
+        "Users log in here instead of on the controller.",
         _TYPE,
         metavar="TYPE",
         optional=True,
     )
     worker_type: Optional[str] = _question_field(
-        "Instance type of the workers", "The nodes that compute.", _TYPE, metavar="TYPE", usual=WORKER_TYPE
+        "Instance type of the workers", "Nodes that run jobs.", _TYPE, metavar="TYPE", usual=WORKER_TYPE
     )
     workers: Optional[int] = _question_field(
-        "Number of workers", "It can be changed later: update-cluster.", _COUNT, convert=parse_whole_number, usual="1"
+        "Number of workers", "Can be changed later with update-cluster.", _COUNT, convert=parse_whole_number, usual="1"
     )
     fsx_dns_name: Optional[str] = _question_field(
         "DNS name of FSx for Lustre",
-        "A file system for checkpoints and data, mounted at /fsx.",
+        "File system for checkpoints and data, mounted at /fsx.",
         "fsx_dns_name",
         metavar="DNS",
         optional=True,
     )
     fsx_mountname: Optional[str] = _question_field(
-        "Its mount name", "fsx_mountname", metavar="NAME", when=lambda answers: answers.fsx_dns_name is not None
+        "Mount name of FSx for Lustre",
+        "fsx_mountname",
+        metavar="NAME",
+        when=lambda answers: answers.fsx_dns_name is not None,
     )
     efs: Optional[str] = _question_field(
         "EFS file system",
@@ -210,8 +213,8 @@ class Answers:
         when=_has_lifecycle_script,
     )
     efs_access_point: Optional[str] = _question_field(
-        "Its access point",
-        "Without one the root of the file system is mounted.",
+        "Access point of EFS",
+        "Without it, the root of the file system is mounted.",
         rf"{_MOUNT}\.access_point_id",
         metavar="FSAP",
         optional=True,
@@ -225,7 +228,7 @@ class Answers:
         when=_has_lifecycle_script,
     )
     data_prefix: Optional[str] = _question_field(
-        "Only this prefix of it",
+        "Prefix of the training data",
         "Ends in /.",
         rf"{_MOUNT}\.prefix",
         metavar="PREFIX/",
@@ -234,7 +237,7 @@ class Answers:
     )
     homes: Optional[str] = _question_field(
         "EFS file system for homes",
-        "A home for each user behind an access point of its own; see `users apply`.",
+        "Each user gets a home directory with its own access point; see `users apply`.",
         r"hyperpod_kit\.homes.*",
         metavar="FS",
         optional=True,
@@ -242,7 +245,7 @@ class Answers:
     )
     users: tuple[tuple[str, int], ...] = _question_field(
         "Users, NAME:UID",
-        "Accounts, the same on every node.",
+        "Accounts that exist on every node.",
         r"hyperpod_kit\.(users|homes).*",
         convert=parse_account,
         several=True,

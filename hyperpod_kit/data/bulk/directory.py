@@ -26,7 +26,7 @@ class Directory:
     def __init__(self, source: str, *, rate: float | None, workers: int, reply_timeout: float) -> None:
         self._mounts = SourceMounts(reply_timeout)
         if not is_directory(self._mounts, source):
-            raise NoData(f"{source} is no directory", hint="a directory, or s3://BUCKET/PREFIX")
+            raise NoData(f"{source} is not a directory", hint="a directory, or s3://BUCKET/PREFIX")
         self._source = source
         self._bucket = None if rate is None else TokenBucket(rate)
         self._workers = workers

@@ -57,7 +57,7 @@ def merge_into_tars(source: str, out: str, *, size: int, progress: Callable[[int
     if os.path.isdir(source):
         files = list(_find_files(source))
     if not files:
-        raise NoData(f"{source} is no directory with files", hint="name the directory of the files")
+        raise NoData(f"{source} is not a directory with files", hint="name the directory of the files")
     by_descriptor.make_directories(out)
     if os.path.exists(os.path.join(out, LIST_FILE)):
         raise DataError(f"{out} has merged files already", hint=f"another directory, or: rm -r {out}")
@@ -133,7 +133,7 @@ def _read_merged_list(merged: str) -> dict[str, MergedFile]:
             raise ValueError("a file of no size, or in no tar")
     except FileNotFoundError:
         if not os.path.isdir(merged):
-            raise NoData(f"{merged} is no directory", hint="name a directory that `data merge` wrote") from None
+            raise NoData(f"{merged} is not a directory", hint="name a directory that `data merge` wrote") from None
         raise DataError(f"{merged} has no {LIST_FILE}: what is there was not merged, or not to its end") from None
     except (ValueError, KeyError, TypeError, AttributeError, Untrusted) as err:
         raise DataError(f"{merged}/{LIST_FILE} is damaged: {clean_one_line(err)}") from None
@@ -160,7 +160,7 @@ def _iterate_members_requiring_each_listed(
                     content = archive.extractfile(member)
                 if content is None or member.size != listed[member.name].size:
                     raise DataError(
-                        f"{clean_one_line(member.name)} of {name} is no file of {listed[member.name].size} bytes"
+                        f"{clean_one_line(member.name)} of {name} is not a file of {listed[member.name].size} bytes"
                     )
                 yield member.name, content
         except ValueError as err:

@@ -196,9 +196,7 @@ class _Staging:
             if tries < _MAX_ATTEMPTS:
                 log.warning("%s; they are asked for again", message)
                 time.sleep(_BACKOFF.pause_seconds(tries))
-        raise DataUnavailable(
-            f"{message}; {self.brought} files were brought", hint="the same command goes on where this one has ended"
-        )
+        raise DataUnavailable(f"{message}; {self.brought} files were copied", hint="repeat the command to continue")
 
     def _fetch_once_and_list_missing(self, group: Sequence[StagedFile]) -> list[StagedFile]:
         """Try a group once and return the files that did not come."""

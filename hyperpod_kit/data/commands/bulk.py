@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import os
 
+from hyperpod_kit.command_line.documents import document
 from hyperpod_kit.data.bulk import corpus
 from hyperpod_kit.data.bulk import merge as merging
 from hyperpod_kit.data.bulk import stage as staging
@@ -41,7 +42,7 @@ def stage(args: argparse.Namespace) -> int:
     finally:
         line.clear_line()
     if args.json:
-        terminal.print_json({**dataclasses.asdict(report), "dry_run": args.dry_run})
+        terminal.print_json(document("data stage", {**dataclasses.asdict(report), "dry_run": args.dry_run}))
         return 0
     outcome = f"into {args.out} in {report.seconds:.1f} s"
     if args.dry_run:
@@ -70,7 +71,7 @@ def merge(args: argparse.Namespace) -> int:
             report = merging.merge_into_tars(args.source, args.out, size=args.mib * _MIB, progress=line.show_progress)
     finally:
         line.clear_line()
-    return _print_report(args, report, f"into {report.tars} tars in {args.out}")
+    return _print_report("data merge", args, report, f"into {report.tars} tars in {args.out}")
 
 
 def split(args: argparse.Namespace) -> int:
@@ -81,12 +82,14 @@ def split(args: argparse.Namespace) -> int:
             report = merging.extract_merged_files(args.source, args.out, progress=line.show_progress)
     finally:
         line.clear_line()
-    return _print_report(args, report, f"out of {report.tars} tars, into {args.out}; every digest is the one it had")
+    return _print_report(
+        "data split", args, report, f"out of {report.tars} tars, into {args.out}; every digest is the one it had"
+    )
 
 
-def _print_report(args: argparse.Namespace, report: merging.MergeReport, summary: str) -> int:
+def _print_report(command: str, args: argparse.Namespace, report: merging.MergeReport, summary: str) -> int:
     if args.json:
-        terminal.print_json(dataclasses.asdict(report))
+        terminal.print_json(document(command, dataclasses.asdict(report)))
     else:
         terminal.print_stdout(f"{report.files} files, {format_size(report.bytes)}, {summary}")
     return 0
@@ -107,7 +110,7 @@ def make_corpus(args: argparse.Namespace) -> int:
     finally:
         line.clear_line()
     if args.json:
-        terminal.print_json({"files": files, "bytes": done})
+        terminal.print_json(document("data make-corpus", {"files": files, "bytes": done}))
     else:
         terminal.print_stdout(f"{files} files, {format_size(done)}, in {args.out}")
     return 0

@@ -7,6 +7,8 @@ import contextlib
 import time
 from typing import Any, NamedTuple
 
+from hyperpod_kit.command_line.documents import document
+from hyperpod_kit.command_line.tables import Column, format_rows
 from hyperpod_kit.data.commands.progress import ByteLine, format_size
 from hyperpod_kit.data.commands.rights import reading_as_owner
 from hyperpod_kit.data.dataset import IndexedDataset
@@ -53,7 +55,7 @@ def _build_and_report_index(args: argparse.Namespace) -> int:
     mixing = _measure_default_mixing_unless_empty(index)
     if args.json:
         counts = {"read": outcome.read, "known": outcome.reused, "passed_over": outcome.passed_over}
-        terminal.print_json({**_index_facts(index), **counts, **_mixing_as_json(mixing)})
+        terminal.print_json(document("data index", {**_index_facts(index), **counts, **_mixing_as_json(mixing)}))
         return 0
     reused = ""
     if outcome.reused:
@@ -169,7 +171,14 @@ def _print_index(args: argparse.Namespace) -> int:
             for file in files
         ]
         terminal.print_json(
-            {**_index_facts(index), **_mixing_as_json(_measure_default_mixing_unless_empty(index)), "first_files": rows}
+            document(
+                "data show",
+                {
+                    **_index_facts(index),
+                    **_mixing_as_json(_measure_default_mixing_unless_empty(index)),
+                    "first_files": rows,
+                },
+            )
         )
         return 0
     for name, value in _index_facts(index).items():
@@ -177,11 +186,28 @@ def _print_index(args: argparse.Namespace) -> int:
             value = ", ".join(value)
         terminal.print_stdout(f"{name:8} {value}")
     _print_mixing(_measure_default_mixing_unless_empty(index))
-    for file in files:
-        terminal.print_stdout(f"  {file.samples:>10} {file.format:8} {format_size(file.size):>10}  {file.path}")
+    columns = ("FILE", "FORMAT", Column("SIZE", is_number=True), Column("SAMPLES", is_number=True))
+    terminal.print_stdout(
+        format_rows(
+            columns,
+            [
+                (_path_below_source(file.path, index), file.format, format_size(file.size), str(file.samples))
+                for file in files
+            ],
+        )
+    )
     if index.files > len(files):
         terminal.print_stdout(f"  and {index.files - len(files)} more files: --files {index.files}")
     return 0
+
+
+def _path_below_source(path: str, index: SampleIndex) -> str:
+    """Return the path of a file relative to the source, where the index has only one."""
+    sources = list(index.sources)
+    prefix = f"{sources[0]}/"
+    if len(sources) == 1 and path.startswith(prefix):
+        return path[len(prefix) :]
+    return path
 
 
 def verify(args: argparse.Namespace) -> int:
@@ -199,7 +225,7 @@ def _verify_files_and_report(args: argparse.Namespace) -> int:
         if problem:
             problems.append(problem)
     if args.json:
-        terminal.print_json({"index": index.folder, "files": index.files, "wrong": problems})
+        terminal.print_json(document("data verify", {"index": index.folder, "files": index.files, "wrong": problems}))
     else:
         for problem in problems:
             terminal.print_stdout(problem)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from hyperpod_kit.command_line.documents import document
 from hyperpod_kit.data.loading.sample_log_check import EpochReport, check_sample_log
 from hyperpod_kit.untrusted import terminal
 
@@ -16,26 +17,29 @@ def verify_ledger(args: argparse.Namespace) -> int:
     report = check_sample_log(args.ledger)
     if args.json:
         terminal.print_json(
-            {
-                "good": report.is_exactly_once,
-                "samples": report.samples,
-                "launches": report.launches,
-                "steps": report.steps,
-                "rolled_back": report.rolled_back,
-                "passed_over": list(report.passed_over),
-                "epochs": [
-                    {
-                        "epoch": epoch.epoch,
-                        "complete": epoch.complete,
-                        "once": epoch.once,
-                        "missing": list(epoch.missing),
-                        "left_out": epoch.left_out,
-                        "repeated": list(epoch.repeated),
-                    }
-                    for epoch in report.epochs
-                ],
-                "problems": list(report.problems),
-            }
+            document(
+                "data verify-ledger",
+                {
+                    "good": report.is_exactly_once,
+                    "samples": report.samples,
+                    "launches": report.launches,
+                    "steps": report.steps,
+                    "rolled_back": report.rolled_back,
+                    "passed_over": list(report.passed_over),
+                    "epochs": [
+                        {
+                            "epoch": epoch.epoch,
+                            "complete": epoch.complete,
+                            "once": epoch.once,
+                            "missing": list(epoch.missing),
+                            "left_out": epoch.left_out,
+                            "repeated": list(epoch.repeated),
+                        }
+                        for epoch in report.epochs
+                    ],
+                    "problems": list(report.problems),
+                },
+            )
         )
         return 0 if report.is_exactly_once else 1
     for epoch in report.epochs:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
+from hyperpod_kit.command_line.documents import document
 from hyperpod_kit.data.commands.progress import ByteLine
 from hyperpod_kit.data.commands.rights import reading_as_owner
 from hyperpod_kit.data.dataset import IndexedDataset
@@ -39,7 +40,7 @@ def read_tokenizer_json(tokenizer_json_path: str) -> str:
         raise NoData(f"there is no {tokenizer_json_path}", hint="the tokenizer.json of a model") from None
     except (UnicodeDecodeError, Untrusted) as err:
         raise UsageError(
-            f"{tokenizer_json_path} is no tokenizer: {clean_one_line(err)}", hint="the tokenizer.json of a model"
+            f"{tokenizer_json_path} is not a tokenizer: {clean_one_line(err)}", hint="the tokenizer.json of a model"
         ) from None
 
 
@@ -55,7 +56,7 @@ class TextTokenizer:
         try:
             self._tokenizer: Any = Tokenizer.from_str(text)
         except Exception as err:  # of the library, whose errors have no class of their own
-            raise UsageError(f"{path} is no tokenizer: {err}", hint="the tokenizer.json of a model") from None
+            raise UsageError(f"{path} is not a tokenizer: {err}", hint="the tokenizer.json of a model") from None
         self._field = field
         self.vocabulary = int(self._tokenizer.get_vocab_size())
         self._end: list[int] = []
@@ -105,7 +106,10 @@ def _write_megatron_files_and_print_report(args: argparse.Namespace, tokenizer_j
     seconds = time.monotonic() - started_at
     if args.json:
         terminal.print_json(
-            {"prefix": args.out, "documents": documents, "tokens": tokens, "seconds": round(seconds, 3)}
+            document(
+                "data tokenize",
+                {"prefix": args.out, "documents": documents, "tokens": tokens, "seconds": round(seconds, 3)},
+            )
         )
     else:
         terminal.print_stdout(f"{args.out}.bin and .idx: {documents} documents, {tokens} tokens, in {seconds:.1f} s")

@@ -345,7 +345,7 @@ def load_array(path: str, dtype: np.dtype[Any] | None) -> npt.NDArray[Any]:
         except _ARRAY_ERRORS as err:
             raise ValueError(str(err)) from None
         if not isinstance(array, np.ndarray) or array.ndim != 1:
-            raise ValueError("it is no array in one dimension")
+            raise ValueError("it is not an array in one dimension")
         if dtype is not None and array.dtype != dtype:
             raise ValueError(f"its rows are {array.dtype}, expected {dtype}")
         # As a plain array: numpy's own class for mappings makes each access cost more.

@@ -117,9 +117,7 @@ def storage_errors_as_data_unavailable(path: str) -> Iterator[None]:
     except OSError as err:
         if err.errno not in _MOUNT_LOST_ERRORS:
             raise
-        raise DataUnavailable(
-            f"{path}: {err.strerror or err}", hint="the same command goes on where this one has ended"
-        ) from None
+        raise DataUnavailable(f"{path}: {err.strerror or err}", hint="repeat the command to continue") from None
 
 
 def _list_directory(

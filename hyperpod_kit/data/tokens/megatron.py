@@ -121,7 +121,7 @@ class MegatronTokens:
             with open(f"{prefix}.idx", "rb", opener=files.open_nonblocking) as stream:
                 head = stream.read(len(_MAGIC) + 25) or b""  # of a fifo to which nobody writes there is nothing
                 if len(head) < len(_MAGIC) + 25 or head[: len(_MAGIC)] != _MAGIC:
-                    raise DataError(f"{prefix}.idx is no index of Megatron's", hint="hyperpod-kit data tokenize")
+                    raise DataError(f"{prefix}.idx is not an index of Megatron's", hint="hyperpod-kit data tokenize")
                 version, code, count, _ = struct.unpack("<QBQQ", head[len(_MAGIC) :])
                 rest = stream.read(12 * min(count, os.fstat(stream.fileno()).st_size // 12))
             status = os.stat(f"{prefix}.bin")

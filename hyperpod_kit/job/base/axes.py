@@ -1,4 +1,4 @@
-"""Ticks of axes that people read: round times of day, and round numbers. Pure, but for the local time zone.
+"""Ticks of axes that people read: round times of day, and round numbers. Pure.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -15,19 +15,18 @@ _INTERVALS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 108
 
 
 def clock_ticks(begin: float, end: float, most: int = 6) -> List[Tuple[float, str]]:
-    """Return (Unix seconds, label) of round local times of day in a span; the date stands where it changes."""
+    """Return (Unix seconds, label) of round times of day in UTC in a span; the date stands where it changes."""
     interval = _interval((end - begin) / most)
-    offset = time.localtime(begin).tm_gmtoff
-    at = math.ceil((begin + offset) / interval) * interval - offset
+    at = math.ceil(begin / interval) * interval
     ticks: List[Tuple[float, str]] = []
     date = ""
     while at <= end:
-        moment = time.localtime(at)
+        moment = time.gmtime(at)
         day = time.strftime("%m-%d", moment)
         ticks.append((float(at), _clock_label(moment, interval, day if day != date else "")))
         date = day
         at += interval
-    return ticks or [(begin, time.strftime("%m-%d %H:%M:%S", time.localtime(begin)))]
+    return ticks or [(begin, time.strftime("%m-%d %H:%M:%S", time.gmtime(begin)))]
 
 
 def _interval(least: float) -> int:

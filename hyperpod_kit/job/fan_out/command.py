@@ -19,6 +19,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
+from hyperpod_kit.command_line.documents import document
 from hyperpod_kit.command_line.program import parse_command
 from hyperpod_kit.command_line.specs import ArgumentSpec, CommandSpec, OptionSpec
 from hyperpod_kit.errors import JobError, NotInAJob, Unreachable, UsageError
@@ -37,21 +38,21 @@ _EVERY = 10.0
 
 FAN_OUT = CommandSpec(
     "fan-out",
-    "Copy files from shared storage to the own disk of every node of this job. Each byte is read from storage once, "
-    "by one node, and handed on between the nodes; every chunk is compared. Started again, it goes on with what is "
-    "there.",
+    "Copy files from shared storage to the local disk of every node of this job. Each byte is read from storage "
+    "once and forwarded from node to node; every chunk is verified. If interrupted, repeat the command to continue.",
     "hyperpod_kit.job.fan_out.command:main",
     arguments=(
-        ArgumentSpec("source", "SRC", "A directory, or one file; links to files are followed."),
+        ArgumentSpec("source", "SRC", "Directory or file; links to files are followed."),
         ArgumentSpec(
             "target",
             "DST",
-            "A directory on each node's own disk; variables in single quotes ('$SLURMD_NODENAME') are each node's.",
+            "Directory on each node's local disk; a variable in single quotes ('$SLURMD_NODENAME') is expanded on "
+            "each node.",
         ),
     ),
     options=(
-        OptionSpec("--dry-run", "Only say what would be copied where."),
-        OptionSpec("--json", "Data on standard output."),
+        OptionSpec("--dry-run", "Show what would be copied, and copy nothing."),
+        OptionSpec("--json", "Print JSON on stdout."),
         OptionSpec("--srun", "", "SRUN", default="srun", is_hidden=True),
         OptionSpec("--part", "", is_hidden=True),
     ),
@@ -79,7 +80,7 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(f"{source} has no files")
     size = sum(file.size for file in files)
     if args.dry_run and args.json:
-        terminal.print_json({"files": len(files), "bytes": size, "nodes": list(nodes)})
+        terminal.print_json(document("fan-out", {"files": len(files), "bytes": size, "nodes": list(nodes)}))
         return 0
     if args.dry_run:
         terminal.print_stdout(
@@ -152,7 +153,10 @@ def _print_result_or_raise_if_incomplete(
     if as_json:
         rows: List[Dict[str, Any]] = [task.to_dict() for task in tasks.all]
         terminal.print_json(
-            {"files": len(files), "bytes": size, "bytes_read": read, "seconds": round(seconds, 3), "nodes": rows}
+            document(
+                "fan-out",
+                {"files": len(files), "bytes": size, "bytes_read": read, "seconds": round(seconds, 3), "nodes": rows},
+            )
         )
     elif not failed:
         terminal.print_stdout(

@@ -124,7 +124,7 @@ def from_json(rows: Any) -> Tuple[CopiedFile, ...]:
     files = []
     for path, name, size, mode, changed in rows:
         if not _is_name_below_destination(name):
-            raise ValueError(f"{str(name)[:80]!r} is no name of a file to copy")
+            raise ValueError(f"{str(name)[:80]!r} is not a name of a file to copy")
         if not isinstance(path, str) or any(type(number) is not int or number < 0 for number in (size, mode, changed)):
             raise ValueError(f"{name[:80]!r} has a size or time that it cannot have")
         files.append(CopiedFile(path, name, size, mode, changed))

@@ -152,9 +152,9 @@ def proof_level_of_torch_file(path: str) -> str:
     except OSError as err:
         if err.errno != errno.EINVAL:  # the archive refers to an offset that no file has
             raise
-        raise Incomplete(f"{name} is no whole archive: {err}") from err
+        raise Incomplete(f"{name} is not a whole archive: {err}") from err
     except Exception as err:  # zipfile and zlib raise whatever a damaged directory leads them to
-        raise Incomplete(f"{name} is no whole archive: {err}") from err
+        raise Incomplete(f"{name} is not a whole archive: {err}") from err
     if bad and len(bad) == len(records) > 1:
         return "complete"
     if bad:

@@ -17,6 +17,8 @@ from functools import partial
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from hyperpod_kit.checkpoint.repository.store.open import is_path
+from hyperpod_kit.command_line.documents import document
+from hyperpod_kit.command_line.tables import Column, format_rows
 from hyperpod_kit.errors import Absent, CheckpointError, HyperpodKitError, JobError, Unreachable, UsageError
 from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.job.goodput import job_time, root_time, standing
@@ -71,7 +73,7 @@ def since(text: str, now: float) -> float:
     if match:
         return now - int(match.group(1)) * _UNITS[match.group(2)]
     try:
-        return datetime.datetime.strptime(text, "%Y-%m-%d").timestamp()
+        return datetime.datetime.strptime(f"{text} +0000", "%Y-%m-%d %z").timestamp()
     except ValueError:
         raise UsageError(f"--since is {text!r}, expected 24h, 7d, 4w or 2026-11-02") from None
 
@@ -133,12 +135,13 @@ def group_name_of_job(job: JobTime, by: str) -> str:
 
 
 def by_week(piece: TimePiece) -> List[Tuple[str, TimePiece]]:
-    """Return the piece cut where weeks begin, on Monday at 0:00 local time, each part with its ISO week."""
+    """Return the piece cut where weeks begin, on Monday at 0:00 UTC, each part with its ISO week."""
     parts: List[Tuple[str, TimePiece]] = []
     start = piece.start
     while start < piece.end:
-        day = datetime.datetime.fromtimestamp(start)
-        monday = datetime.datetime(day.year, day.month, day.day) - datetime.timedelta(days=day.weekday())
+        day = datetime.datetime.fromtimestamp(start, datetime.timezone.utc)
+        midnight = datetime.datetime(day.year, day.month, day.day, tzinfo=datetime.timezone.utc)
+        monday = midnight - datetime.timedelta(days=day.weekday())
         end = min(piece.end, (monday + datetime.timedelta(days=7)).timestamp())
         year, week, _ = monday.isocalendar()
         parts.append((f"{year}-W{week:02}", piece._replace(start=start, end=end)))
@@ -171,7 +174,10 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         rows = {name: group.to_dict() for name, group in shown.items()}
         terminal.print_json(
-            {"since": begin, "until": now, "by": args.by, "groups": rows, "problems": problems}, indent=2
+            document(
+                "job goodput", {"since": begin, "until": now, "by": args.by, "groups": rows, "problems": problems}
+            ),
+            indent=2,
         )
         return _code(problems)
     report = "\n".join(lines(shown, args.by, args.price))
@@ -271,10 +277,10 @@ def lines(shown: Dict[str, GroupTime], by: str, price: Optional[float]) -> List[
     dollars: List[str] = []
     if price is not None:
         dollars = ["dollars"]
-    head = [by, *_HEAD, *dollars, *(LABELS[cause] for cause in columns), "queue, hours"]
-    rows = [head, *(_row(name, group, columns, price) for name, group in groups_and_total.items())]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
-    return ["  ".join(text.rjust(width) for text, width in zip(row, widths)) for row in rows]
+    heads = [*_HEAD, *dollars, *(LABELS[cause] for cause in columns), "queue, hours"]
+    numbers = [Column(head.upper(), is_number=True) for head in heads]
+    rows = [_row(name, group, columns, price) for name, group in groups_and_total.items()]
+    return format_rows((by.upper(), *numbers), rows).split("\n")
 
 
 def _has_time(shown: Dict[str, GroupTime], cause: TimeCause) -> bool:

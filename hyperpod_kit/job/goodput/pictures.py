@@ -47,7 +47,7 @@ def waterfall_and_gantt_html(job_time: JobTime) -> str:
     table = table_of(job_time.pieces)
     if not table.total_seconds:
         return ""
-    begin = clock.strftime("%Y-%m-%d %H:%M %Z", clock.localtime(job_time.pieces[0].start))
+    begin = clock.strftime("%Y-%m-%d %H:%MZ", clock.gmtime(job_time.pieces[0].start))
     return (
         f"<h3>What the time went into</h3>\n{waterfall(table)}\n"
         f"<h3>What each node did, from {html.escape(begin)} on</h3>\n{gantt(job_time)}"

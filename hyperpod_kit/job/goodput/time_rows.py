@@ -96,7 +96,7 @@ class RunRow(NamedTuple):
 def path(state: str, name: str) -> str:
     """Return the path of the file of an attempt or of a run. Raises ValueError for a name that neither can have."""
     if not _NAME.fullmatch(name) or name in (".", ".."):
-        raise ValueError(f"{name!r} is no attempt")
+        raise ValueError(f"{name!r} is not an attempt")
     return os.path.join(state, FOLDER, f"{name}.jsonl")
 
 

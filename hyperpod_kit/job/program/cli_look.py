@@ -12,6 +12,8 @@ from typing import List, Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit import audit, ending
 from hyperpod_kit.checkpoint.repository.store.open import is_path
+from hyperpod_kit.command_line.documents import document
+from hyperpod_kit.command_line.explaining import print_explain_line
 from hyperpod_kit.errors import Absent, HyperpodKitError, RunError, Unreachable, Untrusted, UsageError
 from hyperpod_kit.job.goodput import job_time, rank_at_hand, root_time, scalars, show, standing
 from hyperpod_kit.job.goodput.job_time import JobTime
@@ -71,8 +73,8 @@ def _print_status_and_write_files(args: argparse.Namespace, job: str, root: str)
         checkpoint = None
         if saved.durable is not None:
             checkpoint = saved.durable.step
-        document = status_page.page(_page_title(job, root), attempts, sums, now, sentences, times, checkpoint)
-        _write_page(args.html, document)
+        page_text = status_page.page(_page_title(job, root), attempts, sums, now, sentences, times, checkpoint)
+        _write_page(args.html, page_text)
     if args.json:
         data = {
             "root": root,
@@ -82,7 +84,7 @@ def _print_status_and_write_files(args: argparse.Namespace, job: str, root: str)
             "odd": odd,
             "attempts": [dataclass_to_json(attempt) for attempt in attempts],
         }
-        terminal.print_json(data, indent=2)
+        terminal.print_json(document("job status", data), indent=2)
         return 0
     page = "".join(f"{path} written\n" for path in written)
     if not rows:
@@ -218,10 +220,17 @@ def lint_command(args: argparse.Namespace) -> int:
         findings = script_lint.lint(script.parse(text), _beside(file), environment)
         file_findings += [(file, finding) for finding in findings]
     if args.json:
-        terminal.print_json([{"file": file, **dataclass_to_json(finding)} for file, finding in file_findings], indent=2)
+        terminal.print_json(
+            document(
+                "job lint",
+                {"findings": [{"file": file, **dataclass_to_json(finding)} for file, finding in file_findings]},
+            ),
+            indent=2,
+        )
     else:
         for file, finding in file_findings:
             terminal.print_stdout(finding.render(file))
+        print_explain_line(finding.code for _, finding in file_findings)
     if file_findings:
         return 1
     return 0
@@ -274,9 +283,12 @@ def doctor_command(args: argparse.Namespace) -> int:
     """Print what the running Slurm lacks; returns 1 when there is anything, else 0. Raises Unreachable."""
     findings = doctor.examine(doctor_look.query_slurm_facts(LocalRunner()))
     if args.json:
-        terminal.print_json([dataclass_to_json(finding) for finding in findings], indent=2)
+        terminal.print_json(
+            document("job doctor", {"findings": [dataclass_to_json(finding) for finding in findings]}), indent=2
+        )
     else:
         terminal.print_stdout("\n".join(finding.render() for finding in findings) or "nothing is missing")
+        print_explain_line(finding.code for finding in findings)
     if findings:
         return 1
     return 0
@@ -293,7 +305,7 @@ def sweep_command(args: argparse.Namespace) -> int:
         other = heads.query_other_acting_controller(runner)
     if other:
         if args.json:
-            terminal.print_json([], indent=2)
+            terminal.print_json(document("job sweep", {"jobs": []}), indent=2)
         else:
             terminal.print_stdout(f"this is done on {other}, the first of the controllers that answers")
         return 0
@@ -316,7 +328,7 @@ def sweep_command(args: argparse.Namespace) -> int:
 def _print_swept_orphans(done: Sequence[Tuple[Orphan, str]], *, dry_run: bool, as_json: bool) -> None:
     if as_json:
         rows = [{**dataclasses.asdict(orphan), "problem": problem} for orphan, problem in done]
-        terminal.print_json(rows, indent=2)
+        terminal.print_json(document("job sweep", {"jobs": rows}), indent=2)
         return
     for orphan, problem in done:
         verb = "requeued"

@@ -13,7 +13,7 @@ from hyperpod_kit.job.run.command import RUN
 
 _LOOK = "hyperpod_kit.job.program.cli_look"
 
-_JSON = OptionSpec("--json", "Data on standard output.")
+_JSON = OptionSpec("--json", "Print JSON on stdout.")
 
 
 def _parse_dollars(text: str) -> float:
@@ -28,33 +28,30 @@ def _parse_dollars(text: str) -> float:
 
 JOB = GroupSpec(
     "job",
-    "Run a job that comes back by itself.",
+    "Run training jobs that resume after a failure.",
     (
         RUN,
         CommandSpec(
             "status",
-            "A job's attempts: how each ended, from where it resumed, what was lost.",
+            "Show the attempts of a job: how each ended, where it resumed, what was lost.",
             f"{_LOOK}:status_command",
             arguments=(
-                ArgumentSpec(
-                    "job", "JOB", "Its id, 4711_2 for a task of an array; without one, every job on --root.", "?"
-                ),
+                ArgumentSpec("job", "JOB", "Job id, or 4711_2 for an array task; default: every job on --root.", "?"),
             ),
             options=(
-                OptionSpec("--root", "The checkpoint root, where `job run` was not started by you.", "DIR"),
+                OptionSpec("--root", "Checkpoint root; needed for jobs that you did not start.", "DIR"),
                 _JSON,
                 OptionSpec(
                     "--price",
-                    "Of a GPU for an hour: each cause is shown in dollars, too.",
+                    "Price of a GPU-hour, to show each cause in dollars.",
                     "DOLLARS",
                     _parse_dollars,
                     is_given_once=True,
                 ),
-                OptionSpec("--html", "Write a page with a picture of the timeline.", "FILE"),
+                OptionSpec("--html", "Write a page with a timeline to FILE.", "FILE"),
                 OptionSpec(
                     "--tensorboard",
-                    "Write goodput, the share of each cause and the time of a step as scalars: `tensorboard --logdir "
-                    "DIR`.",
+                    "Write goodput, the share of each cause and step times as scalars to DIR.",
                     "DIR",
                 ),
             ),
@@ -67,23 +64,28 @@ JOB = GroupSpec(
         ),
         CommandSpec(
             "goodput",
-            "What the time of many jobs went into, by user, partition, cluster or week.",
+            "Show how jobs spent their time, by user, partition, cluster or week.",
             "hyperpod_kit.job.cli:goodput_command",
             options=(
-                OptionSpec("--since", "24h, 7d, 4w, or a day as 2026-11-02 (default {default})", "TIME", default="7d"),
+                OptionSpec(
+                    "--since",
+                    "Start of the period: 24h, 7d or 4w ago, or a day (UTC) such as 2026-11-02; default: {default}.",
+                    "TIME",
+                    default="7d",
+                ),
                 OptionSpec(
                     "--by",
-                    "Default {default}.",
+                    "Grouping; default: {default}.",
                     default="user",
                     choices=("user", "partition", "cluster", "week", "job"),
                 ),
                 OptionSpec(
                     "--root",
-                    "A checkpoint root, any number of times (default: those of your jobs; for root, of every user's)",
+                    "Checkpoint root; repeatable. Default: the roots of your jobs, or as root of all users' jobs.",
                     "DIR",
                     is_repeated=True,
                 ),
-                OptionSpec("--price", "Of a GPU for an hour.", "DOLLARS", _parse_dollars, is_given_once=True),
+                OptionSpec("--price", "Price of a GPU-hour.", "DOLLARS", _parse_dollars, is_given_once=True),
                 _JSON,
             ),
             examples=(
@@ -93,14 +95,14 @@ JOB = GroupSpec(
         ),
         CommandSpec(
             "lint",
-            "What in a batch script will keep a job from coming back.",
+            "Find what in a batch script would prevent a job from resuming.",
             f"{_LOOK}:lint_command",
-            arguments=(ArgumentSpec("files", "FILE", count="+"),),
+            arguments=(ArgumentSpec("files", "FILE", "Batch scripts.", "+"),),
             options=(
                 OptionSpec(
                     "--config",
-                    "With the training environment: a configuration in JSON, or a bundle's node_config.json. Default: "
-                    "that of this node.",
+                    "Configuration in JSON, or a bundle's node_config.json, that has the training environment. "
+                    "Default: this node's.",
                     "FILE",
                 ),
                 _JSON,
@@ -109,42 +111,41 @@ JOB = GroupSpec(
         ),
         CommandSpec(
             "doctor",
-            "What the running Slurm lacks for jobs that come back.",
+            "Check whether Slurm's configuration lets jobs resume.",
             f"{_LOOK}:doctor_command",
             options=(_JSON,),
         ),
         CommandSpec(
             "sweep",
-            "Requeue jobs whose batch host is gone (--no-kill) or lost its mount.",
+            "Requeue jobs whose batch host was lost (--no-kill) or lost its mount.",
             f"{_LOOK}:sweep_command",
-            options=(OptionSpec("--dry-run", "Only say which."), _JSON),
+            options=(OptionSpec("--dry-run", "Show which jobs would be requeued, and change nothing."), _JSON),
             examples=("--dry-run",),
         ),
         CommandSpec(
             "submit",
-            "`sbatch` with --auto-resume on a cluster without the plugin; same line as sbatch.",
+            "Submit a batch script with --auto-resume on a cluster without the plugin; takes the arguments of sbatch.",
             "hyperpod_kit.job.cli:submit_command",
             takes_foreign_words=True,
             examples=("--auto-resume=1 --nodes 8 train.sbatch",),
         ),
         CommandSpec(
             "rewind",
-            "Go back on purpose: the next start on a root goes on from this checkpoint, and what is newer is left.",
+            "Make the next start on a root resume from an older checkpoint; newer ones are ignored.",
             "hyperpod_kit.job.cli:rewind_command",
             arguments=(
-                ArgumentSpec("root", "ROOT"),
-                ArgumentSpec("attempt", "ATTEMPT", "A name that `hyperpod-kit checkpoint ls` shows."),
+                ArgumentSpec("root", "ROOT", "Checkpoint root."),
+                ArgumentSpec("attempt", "CHECKPOINT", "Name, as `checkpoint ls` shows it."),
             ),
             options=(_JSON,),
             examples=("/fsx/$USER/run1 seq-000043.step-0000000110.e2-7f3a9c",),
         ),
         CommandSpec(
             "prove",
-            "Read a checkpoint of another framework, as far as its format can prove it; what was proven is not read "
-            "again.",
+            "Verify a checkpoint of another framework as far as its format allows; verified files are not read again.",
             "hyperpod_kit.job.cli:prove_command",
             arguments=(
-                ArgumentSpec("root", "ROOT"),
+                ArgumentSpec("root", "ROOT", "Checkpoint root."),
                 ArgumentSpec("checkpoint", "CHECKPOINT", "Default: the newest.", "?", default=""),
             ),
             options=(_JSON, OptionSpec("--part", "", is_hidden=True), OptionSpec("--watch", "", is_hidden=True)),
@@ -152,7 +153,7 @@ JOB = GroupSpec(
         ),
         CommandSpec(
             "task-prolog",
-            "For slurm/task_prolog.sh: one checkpoint for all ranks of a bare srun.",
+            "Print the checkpoint that all ranks of a bare srun use (run by slurm/task_prolog.sh).",
             "hyperpod_kit.job.cli:print_task_prolog_of_shared_decision",
         ),
     ),

@@ -12,6 +12,7 @@ import signal
 import time
 from typing import Mapping
 
+from hyperpod_kit.command_line.documents import document
 from hyperpod_kit.errors import CheckpointError, NoSuchCheckpoint, Unreachable
 from hyperpod_kit.job.foreign import newest, proving
 from hyperpod_kit.job.foreign.candidate import ForeignCandidate
@@ -54,15 +55,18 @@ def _prove(root: str, name: str, proven: ProvenFiles, *, as_json: bool) -> None:
     seconds = time.monotonic() - start_time
     if as_json:
         terminal.print_json(
-            {
-                "checkpoint": candidate.name,
-                "kind": candidate.kind,
-                "step": candidate.step,
-                "proof": proof,
-                "files_read": len(unproven_files),
-                "bytes_read": size,
-                "seconds": round(seconds, 3),
-            }
+            document(
+                "job prove",
+                {
+                    "checkpoint": candidate.name,
+                    "kind": candidate.kind,
+                    "step": candidate.step,
+                    "proof": proof,
+                    "files_read": len(unproven_files),
+                    "bytes_read": size,
+                    "seconds": round(seconds, 3),
+                },
+            )
         )
         return
     reading = "no file had to be read"

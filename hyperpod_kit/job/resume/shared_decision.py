@@ -179,7 +179,7 @@ def problem(record: Mapping[str, Any]) -> str:
     source, step, kind = record.get("from"), record.get("step"), record.get("kind", checkpoint_choice.KIT_KIND)
     rejected = record.get("rejected")
     if rejected is not None and not _is_list_of_rejections(rejected):
-        return "its rejected is no list of names and reasons"
+        return "its rejected is not a list of names and reasons"
     if source is None:
         return ""
     if not isinstance(source, str) or not well_named(source):

@@ -27,5 +27,5 @@ def record_fresh_start(root: str, ledger: Ledger, job: str, reason: str) -> None
     try:
         fresh_start.record_root_fresh_start(root, by=f"job {job}")
     except (CheckpointError, OSError) as err:
-        raise JobError(f"cannot begin anew on {root}: {err}", hint=f"hyperpod-kit checkpoint ls {root}") from err
+        raise JobError(f"cannot start again on {root}: {err}", hint=f"hyperpod-kit checkpoint ls {root}") from err
     ledger.append(EVENT, why=reason)

@@ -32,88 +32,88 @@ def _hidden(flag: str, seconds: float) -> OptionSpec:
 
 RUN = CommandSpec(
     "run",
-    "Inside of a batch script, or on one machine: choose a checkpoint, start the ranks, retry.",
+    "Run training in a batch script or on one machine: choose a checkpoint, launch the ranks, retry on failure.",
     "hyperpod_kit.job.run.command:main",
     usage="--checkpoint-root ROOT [OPTIONS] -- COMMAND...",
     options=(
         OptionSpec(
             "--checkpoint-root",
-            "A directory on a file system that all nodes share, also of Mountpoint for S3; or s3://BUCKET/PREFIX.",
+            "Checkpoint directory on a shared file system (also Mountpoint for S3), or s3://BUCKET/PREFIX.",
             "ROOT",
             is_required=True,
         ),
         OptionSpec(
             "--local",
-            "Without Slurm: run the command as a child on this machine (for several ranks: torchrun). What Slurm would "
-            "requeue begins again here; Ctrl-C, TERM and USR1 let it save and end",
+            "Run the command on this machine without Slurm (use torchrun for several ranks). It is restarted where "
+            "Slurm would requeue the job; Ctrl-C, TERM and USR1 make it save and end.",
         ),
-        OptionSpec("--json-lines", "Write the lines of `job run` itself as JSON objects, for programs."),
+        OptionSpec("--json-lines", "Write the log lines of `job run` as JSON objects."),
         OptionSpec(
             "--state",
-            "With a root in S3: a directory that all nodes share, for our records of it (default: below HOME or "
-            "where the job was submitted, whichever is on a shared file system)",
+            "For a root in S3: shared directory for the job's records; default: below HOME or the submission "
+            "directory, whichever is on a shared file system.",
             "DIR",
             default="",
         ),
         OptionSpec(
             "--max-restarts",
-            f"Failures allowed without a newer valid checkpoint (default {_POLICY.max_restarts})",
+            f"Failures allowed without a newer valid checkpoint; default: {_POLICY.max_restarts}.",
             "N",
             int,
         ),
         OptionSpec(
             "--max-requeues",
-            "Runs of the batch script in total (default {default})",
+            "Maximum runs of the batch script in total; default: {default}.",
             "N",
             int,
             default=_POLICY.max_requeues,
         ),
         OptionSpec(
-            "--nodes", "Nodes that a step uses; the rest of the allocation is spare (default: all)", "N", int, default=0
+            "--nodes", "Nodes to use; the others of the allocation are spares. Default: all.", "N", int, default=0
         ),
         OptionSpec(
             "--stall",
-            "End the ranks when none of them completes a step: auto[:FACTOR[:SECONDS]], after FACTOR (10) times the "
-            "slowest of the last 100 steps and SECONDS (300) at least; or SECONDS, which also ends a program that "
-            "reports no steps, after so long without output or a save; or never (default auto; never where a person "
-            "is at a terminal)",
+            "End the ranks when none of them completes a step. auto[:FACTOR[:SECONDS]]: after FACTOR (10) times "
+            "the slowest of the last 100 steps, and at least SECONDS (300). SECONDS: after this time; also ends a "
+            "program that reports no steps and writes no output or checkpoint. never: do not end them. Default: "
+            "auto, or never on a terminal.",
             "LIMIT",
         ),
         OptionSpec(
             "--grace",
-            "Seconds that the step has to save after SIGUSR1 (default {default})",
+            "Seconds to save after SIGUSR1; default: {default}.",
             "SECONDS",
             float,
             default=90.0,
         ),
         OptionSpec(
             "--from",
-            "Go back to this checkpoint, once; what is newer is left for good (default: the newest that is whole)",
-            "ATTEMPT",
+            "Resume from this checkpoint, once; newer ones are ignored for good. Default: the newest valid one.",
+            "CHECKPOINT",
             default="",
             dest="rewind_to",
         ),
         OptionSpec(
             "--fresh",
-            "Start at step 0, once, where checkpoints were committed and none can be restored (default: hold the job)",
+            "Start at step 0, once, if no checkpoint can be restored; default: hold the job.",
         ),
         OptionSpec(
             "--prove",
-            "What is looked at before the ranks start: the files of a checkpoint, or every byte (default {default})",
+            "Verify the files of a checkpoint, or every byte, before the ranks start; default: {default}.",
             default="structure",
             choices=("structure", "bytes"),
         ),
         OptionSpec(
             "--flush-wait",
-            "Wait so long for nodes that still bring captures of the run before to storage (default {default})",
+            "Seconds to wait for nodes that still save captures of the previous run; default: {default}.",
             "SECONDS",
             float,
             default=1800.0,
         ),
-        OptionSpec("--srun-args", "More arguments for srun.", "ARGS", is_repeated=True),
+        OptionSpec("--srun-args", "Additional arguments for srun.", "ARGS", is_repeated=True),
         OptionSpec(
             "--container-python",
-            "The image's Python, for --container-image in --srun-args (default: the first in sight)",
+            "Python in the image of --container-image in --srun-args; default: the first one found.",
             "PATH",
             default="",
         ),
@@ -127,7 +127,7 @@ RUN = CommandSpec(
     examples=(
         "--checkpoint-root /fsx/$USER/run1 -- python train.py",
         "--local --checkpoint-root /tmp/run1 -- torchrun --nproc-per-node 2 train.py",
-        "--checkpoint-root /fsx/$USER/run1 --nodes 8 -- python train.py  # of 9: one is spare",
+        "--checkpoint-root /fsx/$USER/run1 --nodes 8 -- python train.py  # with 9 allocated, one is a spare",
         "--checkpoint-root /fsx/$USER/run1 --stall auto:10:1800 -- python train.py  # at least 30 min",
     ),
 )

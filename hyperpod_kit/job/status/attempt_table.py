@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-import time
-from typing import List, Optional, Sequence
+from typing import Optional, Sequence
 
+from hyperpod_kit.command_line.tables import Column, format_rows, format_utc
 from hyperpod_kit.job.base.durations import describe_duration
 from hyperpod_kit.job.decide.outcome_kind import OutcomeKind
 from hyperpod_kit.job.status.timeline import NONE, UNFINISHED, JobAttempt, Totals
 from hyperpod_kit.job.step.step_note import EVERY
-from hyperpod_kit.untrusted.text import clean_one_line
 
-HEAD = ("attempt", "started", "took", "from step", "reached", "lost", "ended as", "code", "then")
+COLUMNS = (
+    "ATTEMPT",
+    "STARTED",
+    "TOOK",
+    Column("FROM STEP", may_miss=True),
+    "REACHED",
+    "LOST",
+    Column("ENDED AS", folds=True),
+    Column("CODE", may_miss=True),
+    Column("THEN", folds=True, may_miss=True),
+)
 
 
 def table(attempts: Sequence[JobAttempt], sums: Totals, more: Sequence[str] = (), now: Optional[float] = None) -> str:
@@ -19,10 +28,8 @@ def table(attempts: Sequence[JobAttempt], sums: Totals, more: Sequence[str] = ()
 
     `?`: not known; an empty field: there is nothing to know. `now`: Unix seconds, for the attempt that still runs.
     """
-    rows: List[Sequence[str]] = [HEAD, *([clean_one_line(text) for text in _row(attempt, now)] for attempt in attempts)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD) - 1)]
-    lines = ["  ".join([*(text.ljust(width) for text, width in zip(row, widths)), row[-1]]).rstrip() for row in rows]
-    return "\n".join([*lines, sentence(sums), *more]) + "\n"
+    rows = [_row(attempt, now) for attempt in attempts]
+    return "\n".join([format_rows(COLUMNS, rows), sentence(sums), *more]) + "\n"
 
 
 def sentence(sums: Totals) -> str:
@@ -84,7 +91,7 @@ def _row(attempt: JobAttempt, now: Optional[float]) -> Sequence[str]:
         duration = describe_duration(seconds)
     return (
         attempt.name,
-        time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(attempt.started)),
+        format_utc(attempt.started),
         duration,
         _from(attempt),
         reached_step_text(attempt, now),

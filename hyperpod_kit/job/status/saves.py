@@ -118,9 +118,9 @@ def _describe_lost_saves(row: Row, now: float, *, has_durable: bool) -> str:
     verb = "came to nothing"
     if has_durable:
         verb += " since"
-    time_format = "%Y-%m-%d %H:%M"
+    time_format = "%Y-%m-%d %H:%MZ"
     is_recent = 0 <= now - row.at < 12 * 3600
     if is_recent:
-        time_format = "%H:%M"
-    when = time.strftime(time_format, time.localtime(row.at))
+        time_format = "%H:%MZ"
+    when = time.strftime(time_format, time.gmtime(row.at))
     return f"{saves} {verb} (at {when}): {row.why}"

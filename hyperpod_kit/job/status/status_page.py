@@ -245,7 +245,7 @@ def _colour_legend(attempts: Sequence[JobAttempt]) -> str:
 
 def _moment(at: float) -> str:
     """Return a time with its time zone: others read the page elsewhere."""
-    return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(at))
+    return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(at))
 
 
 def _source_text(attempt: JobAttempt) -> str:

@@ -74,7 +74,7 @@ def prepare(options: RunOptions) -> None:
         return
     if options.state_directory not in ("", os.path.join(options.root, state_place.RECORDS_DIRECTORY)):
         raise JobError(
-            f"{options.root} is no mount of Mountpoint's any more, as it was when this run began",
+            f"{options.root} is not a mount of Mountpoint's any more, as it was when this run began",
             hint="is it mounted? hyperpod-kit node status",
         )
     _make(options.root, options.root, options.state)

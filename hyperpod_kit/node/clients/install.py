@@ -314,7 +314,7 @@ def _download_once_into_stream(node: Node, url: str, stream: BinaryIO, end: floa
                 break
             stream.write(block)
             if stream.tell() > LARGEST:
-                raise NodeError(f"{url}: more than {LARGEST >> 20} MiB, which is no client")
+                raise NodeError(f"{url}: more than {LARGEST >> 20} MiB, which is not a client")
             if node.clock.monotonic() > end:
                 raise OSError(f"{stream.tell()} bytes in time, of {announced or 'an unknown number'}")
         if announced is not None and stream.tell() != int(announced):

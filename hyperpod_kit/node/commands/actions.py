@@ -13,14 +13,16 @@ import re
 import sys
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, NamedTuple
+from typing import TYPE_CHECKING, Any, Iterable, List, Mapping, NamedTuple
 
 from hyperpod_kit import audit
+from hyperpod_kit.command_line.documents import document
 from hyperpod_kit.errors import NodeError, Unreachable, UsageError
 from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.model.actions import LONGEST, MOST, Action
 from hyperpod_kit.model.units import SWEEP_UNIT
 from hyperpod_kit.run import Runner
+from hyperpod_kit.untrusted import terminal
 from hyperpod_kit.untrusted.parse import parse_json_object
 from hyperpod_kit.untrusted.text import clean_one_line
 
@@ -137,7 +139,6 @@ def parse_since(text: str, now: float) -> float:
 def print_audited_actions_command(args: argparse.Namespace) -> int:
     """Print the actions since `--since`. Exit code 0, whatever was done; 1 when the journal was read in part;
     raises where it cannot be read (exit code 3)."""
-    import json
 
     from hyperpod_kit.node.machine.context import read_config
     from hyperpod_kit.node.machine.paths import NodePaths
@@ -153,8 +154,8 @@ def print_audited_actions_command(args: argparse.Namespace) -> int:
         print(f"warning: {journal.problem}: there may be more", file=sys.stderr)
     if args.json:
         rows = [asdict(action) for action in actions]
-        document: Dict[str, Any] = {"since": since, "most": MOST, "actions": rows, "problem": journal.problem}
-        print(json.dumps(document))
+        fields = {"since": since, "most": MOST, "actions": rows, "problem": journal.problem}
+        terminal.print_json(document("node actions", fields))
         return code
     for action in actions:
         print(action.to_line())

@@ -11,138 +11,149 @@ from hyperpod_kit.model.states import LIFECYCLE_MODES
 _CREATION = "hyperpod_kit.node.commands.creation_commands"
 _MOUNTS = "hyperpod_kit.node.commands.mount_commands"
 
-_JSON = OptionSpec("--json", "Data on standard output, words on standard error.")
-_MODE = OptionSpec("--mode", "Default: what the bundle was made for.", choices=LIFECYCLE_MODES)
+_JSON = OptionSpec("--json", "Print JSON on stdout.")
+_MODE = OptionSpec("--mode", "Lifecycle mode; default: that of the bundle.", choices=LIFECYCLE_MODES)
 _SLURM_STATE = OptionSpec(
     "--slurm-state",
-    "Which copy of Slurm's state goes on, where their ages do not tell; the other one is kept aside.",
+    "Copy of Slurm's state to continue with, if their ages do not decide; the other copy is set aside.",
     choices=("shared", "own"),
 )
 
 NODE = GroupSpec(
     "node",
-    "Work on this node.",
+    "Set up, check and repair this node.",
     (
         CommandSpec(
             "facts",
-            "Who this node is, read anew.",
+            "Show this node's identity, read again.",
             f"{_CREATION}:facts_command",
             options=(_JSON,),
             examples=("--json",),
         ),
         CommandSpec(
             "plan",
-            "What apply would do now; changes nothing.",
+            "Show what apply would do; changes nothing.",
             f"{_CREATION}:plan_command",
             options=(_JSON, _MODE, _SLURM_STATE),
             examples=("", "--mode on_create --json"),
         ),
         CommandSpec(
             "apply",
-            "Make this node what the bundle says.",
+            "Apply the bundle to this node.",
             f"{_CREATION}:apply_command",
-            options=(_JSON, _MODE, _SLURM_STATE, OptionSpec("--dry-run", "As plan: say it, change nothing.")),
+            options=(
+                _JSON,
+                _MODE,
+                _SLURM_STATE,
+                OptionSpec("--dry-run", "Show what would be done, as plan does, and change nothing."),
+            ),
             examples=("--dry-run", ""),
         ),
         CommandSpec(
             "mounts",
-            "Check the mounts now; or `mounts ensure|prepare|await|clear NAME`.",
+            "Check the mounts, or run `mounts ensure|prepare|await|clear NAME`.",
             f"{_MOUNTS}:check_mounts_or_run_action_command",
-            arguments=(ArgumentSpec("names", "NAME", count="*"),),
+            arguments=(ArgumentSpec("names", "NAME", "Mounts to check; default: all.", "*"),),
             options=(_JSON,),
             examples=("", "fsx --json", "ensure fsx  # mount it, once"),
         ),
         CommandSpec(
             "health",
-            "Check all mounts, count, order repairs: what the timer runs.",
+            "Check all mounts, count failures and start repairs (run by a timer).",
             f"{_MOUNTS}:run_health_check_command",
             options=(_JSON,),
             examples=("--json",),
         ),
         CommandSpec(
             "repair",
-            "Repair one mount now: what the timer orders.",
+            "Repair one mount (started by the health check).",
             f"{_MOUNTS}:repair_mount_command",
-            arguments=(ArgumentSpec("name", "NAME"),),
+            arguments=(ArgumentSpec("name", "NAME", "Name of the mount."),),
             examples=("fsx",),
         ),
         CommandSpec(
             "drain",
-            "Tell Slurm whether the mounts serve: what the timer orders.",
+            "Drain or resume this node in Slurm, by the state of its mounts (started by the health check).",
             f"{_MOUNTS}:update_slurm_drain_command",
         ),
         CommandSpec(
             "slurm-state",
-            "Keep Slurm's shared state this machine's alone: a unit's.",
+            "Keep the lease on Slurm's shared state (run by a unit).",
             f"{_CREATION}:keep_slurm_state_lease_command",
         ),
         CommandSpec(
             "memory",
-            "Save and free the shared memory that ended jobs left: what a timer runs.",
+            "Save and free the shared memory that ended jobs left (run by a timer).",
             f"{_MOUNTS}:clean_up_memory_command",
         ),
         CommandSpec(
             "upkeep",
-            "Keep up what optional steps want done again and again: what a timer runs.",
+            "Run the recurring work of optional steps (run by a timer).",
             "hyperpod_kit.node.cli:run_upkeep_command",
         ),
         CommandSpec(
             "devices",
-            "Look at the GPUs and EFA devices now.",
+            "Check the GPUs and EFA devices.",
             "hyperpod_kit.node.devices.commands:check_devices_command",
             options=(
                 _JSON,
-                OptionSpec("--dcgm", "Run `dcgmi diag -r 1` too, as the gate may."),
-                OptionSpec("--count", "Count what is found, tell Slurm, leave metrics."),
+                OptionSpec("--dcgm", "Also run `dcgmi diag -r 1`, as the gate may."),
+                OptionSpec("--count", "Count failures, update Slurm, write metrics."),
             ),
-            examples=("", "--dcgm --json", "--count  # what the timer runs"),
+            examples=("", "--dcgm --json", "--count  # as the timer does"),
         ),
         CommandSpec(
             "slurm",
-            "Look at Slurm on this node now.",
+            "Check Slurm on this node.",
             "hyperpod_kit.node.slurm.guard.commands:check_slurm_command",
-            options=(_JSON, OptionSpec("--mend", "Put back what is the kit's, keep what is found, leave metrics.")),
-            examples=("", "--json", "--mend  # what the timer runs"),
+            options=(_JSON, OptionSpec("--mend", "Restore hyperpod-kit's hooks, record findings, write metrics.")),
+            examples=("", "--json", "--mend  # as the timer does"),
         ),
-        CommandSpec(
-            "secrets", "Fetch this node's secrets: what their unit runs at boot.", f"{_CREATION}:secrets_command"
-        ),
+        CommandSpec("secrets", "Fetch this node's secrets (run by a unit at boot).", f"{_CREATION}:secrets_command"),
         CommandSpec(
             "actions",
-            "What was done here with root's rights to what is another's.",
+            "List what hyperpod-kit did here as root to things that belong to others.",
             "hyperpod_kit.node.commands.actions:print_audited_actions_command",
             options=(
                 _JSON,
-                OptionSpec("--since", "45s, 30m, 2h, 3d ago (default: 1d), or @SECONDS.", "WHEN", default="1d"),
+                OptionSpec(
+                    "--since",
+                    "Start of the period: 45s, 30m, 2h or 3d ago, or @SECONDS; default: 1d.",
+                    "WHEN",
+                    default="1d",
+                ),
             ),
             examples=("", "--since 2h --json"),
         ),
         CommandSpec(
             "audit",
-            "Who does what to which file of a mount, until it is ended; off unless it is started.",
+            "Record who does what to which file of a mount, until stopped.",
             "hyperpod_kit.node.cli:run_file_audit_command",
-            arguments=(ArgumentSpec("place", "MOUNT"),),
-            options=(OptionSpec("--log", "Lines are added to it; on another file system.", "FILE", is_required=True),),
+            arguments=(ArgumentSpec("place", "MOUNT", "Path of the mount."),),
+            options=(OptionSpec("--log", "File to append to, on another file system.", "FILE", is_required=True),),
             examples=("/fsx --log /var/lib/hyperpod-kit/audit.jsonl",),
         ),
         CommandSpec(
             "fetch",
-            "Fetch a bundle from S3: what a rollout runs.",
+            "Fetch a bundle from S3 (run by a rollout).",
             "hyperpod_kit.node.commands.fetch_bundle:fetch_bundle_command",
-            arguments=(ArgumentSpec("uri", "URI"), ArgumentSpec("directory", "DIRECTORY")),
+            arguments=(
+                ArgumentSpec("uri", "URI", "S3 prefix of the bundle."),
+                ArgumentSpec("directory", "DIRECTORY", "Directory to create."),
+            ),
             examples=("s3://BUCKET/PREFIX /root/new",),
         ),
         CommandSpec(
             "uninstall",
-            "Take back what the kit put on this node.",
+            "Remove what hyperpod-kit installed on this node.",
             "hyperpod_kit.node.commands.uninstall:uninstall_command",
-            options=(OptionSpec("--dry-run", "Say what would go and what stays, change nothing."),),
+            options=(OptionSpec("--dry-run", "Show what would be removed and what stays, and change nothing."),),
             examples=("--dry-run", ""),
         ),
-        CommandSpec("gate", "May a job start here? (Prolog)", f"{_MOUNTS}:prolog_gate_command"),
+        CommandSpec("gate", "Tell Slurm's Prolog whether a job may start here.", f"{_MOUNTS}:prolog_gate_command"),
         CommandSpec(
             "ask",
-            "Ask other nodes for their mounts: what validate-mounts --via controller runs here.",
+            "Query the mounts of other nodes (run by validate-mounts --via controller).",
             "hyperpod_kit.node.cli:query_peers_command",
         ),
     ),

@@ -8,19 +8,20 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import argparse
-import json
 import socket
 import sys
 import time
 from dataclasses import replace
 from typing import Any, Dict, List
 
+from hyperpod_kit.command_line.documents import document
 from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.node.machine import facts as node_facts
 from hyperpod_kit.node.machine.context import Node, open_node, read_config
 from hyperpod_kit.node.machine.paths import NodePaths
 from hyperpod_kit.node.machine.steplog import StepRecord, append_record
 from hyperpod_kit.node.machine.timing import Clock
+from hyperpod_kit.untrusted import terminal
 
 
 def facts_command(args: argparse.Namespace) -> int:
@@ -28,7 +29,7 @@ def facts_command(args: argparse.Namespace) -> int:
     paths = NodePaths.from_environment()
     facts = node_facts.gather(paths, read_config(paths), Clock(), within=0.0).to_dict()
     if args.json:
-        print(json.dumps(facts))
+        terminal.print_json(document("node facts", facts))
     else:
         for key, value in facts.items():
             print(f"{key}: {value}")
@@ -78,7 +79,7 @@ def apply_command(args: argparse.Namespace) -> int:
         stream = sys.stdout
     status = apply(node, planned, mode, lambda line: print(line, file=stream, flush=True))
     if args.json:
-        print(json.dumps(status))
+        terminal.print_json(document("node apply", status))
     if status["ok"]:
         return 0
     return 1
@@ -103,8 +104,9 @@ def show_plan(node: Node, mode: str, as_json: bool) -> None:
     steps = preview(node, plan(STEPS, node.config, node.facts.role, node.facts.group, mode))
     changed = sum(bool(step["would"]) for step in steps)
     if as_json:
-        print(
-            json.dumps(
+        terminal.print_json(
+            document(
+                "node plan",
                 {
                     "node": node.facts.node,
                     "role": node.facts.role,
@@ -112,7 +114,7 @@ def show_plan(node: Node, mode: str, as_json: bool) -> None:
                     "bundle_id": node.bundle_id,
                     "changed": changed,
                     "steps": steps,
-                }
+                },
             )
         )
         return

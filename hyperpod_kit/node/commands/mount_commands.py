@@ -5,16 +5,19 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Callable, Dict, TextIO
+from typing import TYPE_CHECKING, Callable, Dict, TextIO, Tuple
 
+from hyperpod_kit.command_line.documents import document
+from hyperpod_kit.command_line.tables import Column, format_rows
 from hyperpod_kit.errors import Absent, NodeError, Unreachable, UsageError
 from hyperpod_kit.exit_codes import ExitCode
+from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.states import MountState
 from hyperpod_kit.node.machine.context import Node, open_node
+from hyperpod_kit.untrusted import terminal
 from hyperpod_kit.untrusted.dataclass_json import dataclass_to_json
 
 if TYPE_CHECKING:
@@ -46,8 +49,9 @@ def check_mounts_or_run_action_command(args: argparse.Namespace) -> int:
     warned = warnings.warning_lines_about_node(node, refused)
     slurm = recorded_findings_or_guard_silent(node)
     if args.json:
-        print(
-            json.dumps(
+        terminal.print_json(
+            document(
+                "node mounts",
                 {
                     "node": node.facts.node,
                     "instance_id": node.facts.instance_id,
@@ -57,22 +61,27 @@ def check_mounts_or_run_action_command(args: argparse.Namespace) -> int:
                     "mounts": [status.to_dict() for status in statuses],
                     "warnings": warned,
                     "slurm": [dataclass_to_json(finding) for finding in slurm],
-                }
+                },
             )
         )
     else:
-        for status in statuses:
-            if status.nearly_full:
-                full = f"nearly full: {status.fullness_text}"
-            else:
-                full = status.fullness_text
-            columns = [f"{status.state:<12}", f"{status.name:<16}", status.path, status.source, status.detail, full]
-            print("  ".join(column for column in columns if column))
+        print(format_rows(_MOUNT_COLUMNS, [_mount_row(status) for status in statuses]))
         for line in [*warned, *(f"Slurm: {finding.message}" for finding in slurm)]:
             print(f"warning: {line}", file=sys.stderr)
     if all(status.healthy for status in statuses):
         return 0
     return 1
+
+
+_MOUNT_COLUMNS = ("NAME", "STATE", "PATH", Column("SOURCE", folds=True), Column("DETAIL", folds=True))
+
+
+def _mount_row(status: MountStatus) -> Tuple[str, ...]:
+    full = status.fullness_text
+    if status.nearly_full:
+        full = f"nearly full: {status.fullness_text}"
+    detail = "; ".join(filter(None, (status.detail, full)))
+    return status.name, status.state, status.path, status.source, detail
 
 
 def ensure_mounted_action(node: Node, name: str) -> int:
@@ -158,8 +167,9 @@ def run_health_check_and_print(as_json: bool) -> int:
         for finding in slurm:
             print(f"Slurm: {finding.message}", file=sys.stderr)
     if as_json:
-        print(
-            json.dumps(
+        terminal.print_json(
+            document(
+                "node health",
                 {
                     "node": node.facts.node,
                     "role": node.facts.role,
@@ -168,7 +178,7 @@ def run_health_check_and_print(as_json: bool) -> int:
                     "unkept": done.unkept,
                     "mounts": {name: asdict(record) for name, record in done.records.items()},
                     "slurm": [dataclass_to_json(finding) for finding in slurm],
-                }
+                },
             )
         )
     healthy = all(record.is_usable_by_jobs for record in done.records.values()) and not any(

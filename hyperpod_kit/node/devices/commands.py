@@ -5,11 +5,11 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from hyperpod_kit.command_line.documents import document
 from hyperpod_kit.errors import NodeError, Unreachable
 from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.model.optional_steps import DeviceChecks
@@ -17,6 +17,7 @@ from hyperpod_kit.node.devices.collect import observe_devices
 from hyperpod_kit.node.devices.cycle import check_devices_record_and_update_slurm
 from hyperpod_kit.node.devices.record import DeviceRecord, make_record
 from hyperpod_kit.node.machine.context import Node, open_node
+from hyperpod_kit.untrusted import terminal
 
 if TYPE_CHECKING:
     import argparse
@@ -59,7 +60,7 @@ def _print_record(node: Node, record: DeviceRecord, as_json: bool) -> None:
         findings = [
             {**asdict(device_finding), "cure": device_finding.cure.name.lower()} for device_finding in record.findings
         ]
-        print(json.dumps({"node": node.facts.node, **asdict(record), "findings": findings}))
+        terminal.print_json(document("node devices", {"node": node.facts.node, **asdict(record), "findings": findings}))
         return
     print(f"{record.instance_type or 'an instance type that nobody says'}: {record.device_counts_text}")
     for finding in record.findings:

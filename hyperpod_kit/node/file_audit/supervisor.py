@@ -62,7 +62,7 @@ def _require_auditable(path: str, log: str) -> None:
         raise NodeError("only root may watch a file system", hint="sudo hyperpod-kit node audit …")
     if not os.path.ismount(path) or os.stat(path).st_dev == os.stat("/").st_dev:
         raise Absent(
-            f"{path} is no mount of its own: what is watched is a whole file system, and never that of /",
+            f"{path} is not a mount of its own: what is watched is a whole file system, and never that of /",
             hint="findmnt lists the mounts",
         )
     directory = os.path.dirname(os.path.abspath(log))

@@ -106,7 +106,7 @@ def _outdated_file_paths(node: Node) -> List[str]:
 def _apply_sssd(node: Node) -> StepOutcome:
     current = read_text(node.paths.under_root(CONF))
     if current is not None and not current.startswith(HEADER):
-        raise NodeError(f"{CONF} is somebody else's", hint="remove it, or hyperpod_kit.steps.sssd")
+        raise NodeError(f"{CONF} was not written by hyperpod-kit", hint="remove it, or hyperpod_kit.steps.sssd")
     files, outdated, done = _expected_files(node), _outdated_file_paths(node), [software.ensure_installed(node, SSSD)]
     if outdated:
         deferred_actions.record_action(node, RESTART)

@@ -110,7 +110,7 @@ def ensure_rules_and_reserve_ports(node: Node) -> bool:
         return False
     raise NodeError(
         f"{reason}: {exposure_without_rules(expected)}",
-        hint="apt-get install nftables, in the image or as a package of the bundle (docs/clients.md)",
+        hint="apt-get install nftables, in the image or as a package of the bundle",
     )
 
 

@@ -52,7 +52,7 @@ class PeerQuery:
             return cls(nodes, connect_timeout=float(raw["connect_timeout"]), timeout=float(raw["timeout"]))
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as err:
             raise UsageError(
-                f"standard input is no list of nodes to ask: {err}",
+                f"standard input is not a list of nodes to ask: {err}",
                 hint="hyperpod-kit validate-mounts --via controller writes it",
             ) from err
 

@@ -388,7 +388,7 @@ def claim_lease_or_require_others_down(node: Node, where: StateLocation) -> None
             reason = messages[-1]
         raise NodeError(
             f"the shared state is not replaced by this machine's newer one: {reason}",
-            hint="end slurmctld and hyperpod-kit-slurm-state.service on the other machine, then again",
+            hint="end slurmctld and hyperpod-kit-slurm-state.service on the other machine, then repeat the command",
         )
 
 

@@ -59,7 +59,7 @@ class SavedState:
         """Return one line about this state, for a person who chooses."""
         if self.saved_at is None:
             return f"{self.directory}: its job_state does not begin as slurmctld writes it"
-        when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(self.saved_at))
+        when = time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(self.saved_at))
         if self.has_jobs:
             jobs = ""
         else:

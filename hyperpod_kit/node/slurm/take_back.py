@@ -77,12 +77,13 @@ def _home_of_state(node: Node) -> str:
     if node.config.controllers > 1:
         raise NodeError(
             "several controllers share Slurm's state on a mount of the kit, and none has a place of its own for it",
-            hint="move StateSaveLocation to storage that all of them mount without the kit; then again",
+            hint="move StateSaveLocation to storage that all of them mount without the kit; then repeat the command",
         )
     if home.count("/") < 2 or "/./" in home or "/../" in f"{home}/":
         raise NodeError(
             f"slurm.conf names no StateSaveLocation besides the kit's ({home or 'none'}): there is no way back",
-            hint="write StateSaveLocation=/var/spool/slurmctld into slurm.conf, above the kit's lines; then again",
+            hint="write StateSaveLocation=/var/spool/slurmctld into slurm.conf, above the kit's lines; then repeat "
+            "the command",
         )
     return home
 

@@ -106,7 +106,8 @@ def check_s3_route(settings: Settings, facts: AccountFacts) -> Iterator[Finding]
             yield Finding(
                 "HPK-V305",
                 path,
-                f"nothing leads from {subnet.id} to S3: route table {table.id} has no default route, and the VPC has "
+                f"there is no route from {subnet.id} to S3: route table {table.id} has no default route, and the "
+                f"VPC has "
                 f"no endpoint of S3 for it",
                 f"Add a gateway endpoint of S3 to {table.id} (aws ec2 create-vpc-endpoint), or a NAT gateway",
             )
@@ -133,7 +134,7 @@ def check_service_endpoints(settings: Settings, facts: AccountFacts) -> Iterator
                 yield Finding(
                     "HPK-V306",
                     path,
-                    f"nothing leads from {subnet.id} to {service}: no default route, no endpoint of it in the VPC",
+                    f"there is no route from {subnet.id} to {service}: no default route, no endpoint of it in the VPC",
                     f"Add an interface endpoint of {service} to the VPC, or a NAT gateway",
                     WARNING,
                 )
@@ -141,7 +142,7 @@ def check_service_endpoints(settings: Settings, facts: AccountFacts) -> Iterator
             yield Finding(
                 "HPK-V307",
                 f"hyperpod_kit.clients[{urls[0]}].url",
-                f"nothing leads from {subnet.id} to the internet, where the package would come from",
+                f"there is no route from {subnet.id} to the internet, where the package would come from",
                 "Put the package into the bundle: `file` in place of `url`",
                 WARNING,
             )

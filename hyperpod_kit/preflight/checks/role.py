@@ -39,7 +39,7 @@ def check_roles_exist_and_trust_sagemaker(settings: Settings, facts: AccountFact
                 "HPK-V202",
                 role.path,
                 f"there is no role {role.arn}{only}",
-                "hyperpod-kit policy --trust prints who may be it: aws iam create-role takes that",
+                "create it with aws iam create-role and the output of hyperpod-kit policy --trust",
             )
         elif not trusts_sagemaker(role_facts.trust, role.account):
             yield Finding(
@@ -70,7 +70,7 @@ def check_permissions(settings: Settings, facts: AccountFacts) -> Iterator[Findi
                 f"role {role.name} may not {_denied_actions_text(refused)} on "
                 f"{_denied_resources_text(refused)}, and without that there is no "
                 f"{permission.purpose}{_extra_denial_reason_or_empty(refused)}",
-                "hyperpod-kit policy prints the least policy that the role needs: aws iam put-role-policy takes that",
+                "set the output of hyperpod-kit policy with aws iam put-role-policy",
                 severity,
             )
 

@@ -42,7 +42,7 @@ def check_file_systems_exist_and_available(settings: Settings, facts: AccountFac
                     "HPK-V402",
                     requested.path,
                     f"{requested.id} is {system.state.lower()}",
-                    "Wait until it is available, then again",
+                    "Wait until it is available, then repeat the check",
                 )
 
 

@@ -194,7 +194,7 @@ def check_policy_admits_mounts(settings: Settings, facts: AccountFacts) -> Itera
             yield Finding(
                 "HPK-V409",
                 f"{at}.iam",
-                f"the policy of {mount.file_system_id} lets nobody in without IAM, and the mount does without",
+                f"the policy of {mount.file_system_id} requires IAM, and the mount does not use it",
                 "Set iam to true" + advice,
             )
 

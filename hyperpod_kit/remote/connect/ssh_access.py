@@ -148,7 +148,7 @@ def _read_known_hosts(settings: SshSettings) -> KnownHosts:
         return KnownHosts(settings.known_hosts)
     except OSError as err:
         raise UsageError(
-            f"there are no host keys at {settings.known_hosts}, and none is taken on trust",
+            f"there are no host keys at {settings.known_hosts}, and unknown host keys are not accepted",
             hint=f"--known-hosts FILE, or {HPK_KNOWN_HOSTS}; ssh-keyscan collects keys on a network that you trust",
         ) from err
 
@@ -192,7 +192,7 @@ def _unreachable_error_of(where: str, settings: SshSettings, err: Exception, *, 
         if "not found in known_hosts" in text:
             return Unreachable(f"{where} has no host key in {settings.known_hosts}", hint="--known-hosts FILE")
         if "protocol version" in text or "Incompatible version" in text:
-            return Unreachable(f"{where}: what answers there is no ssh server of today: {text[-60:]}")
+            return Unreachable(f"{where}: the server there is not a current ssh server: {text[-60:]}")
         return Unreachable(f"{where}: {text}")
     if isinstance(err, ConnectionRefusedError):
         return Unreachable(f"{where} refuses the connection")

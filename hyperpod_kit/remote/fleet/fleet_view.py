@@ -22,7 +22,6 @@ from hyperpod_kit.slurm.job_id import JobId
 from hyperpod_kit.slurm.job_states import HAS_NODES, WAITS
 from hyperpod_kit.untrusted.text import clean_one_line
 
-FORMAT = "hpk-fleet/1"
 OLD = 180.0
 """Seconds after which the record of a health check counts as old: the timer runs every 30 s."""
 
@@ -156,7 +155,6 @@ class FleetView:
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""
         return {
-            "format": FORMAT,
             "cluster": self.cluster,
             "at": self.at,
             "healthy": self.healthy,

@@ -88,8 +88,8 @@ class RolloutRecords:
             return _parse_record(data), etag
         except (ValueError, KeyError, TypeError) as err:
             raise ClusterError(
-                f"{self.uri} is no record of a rollout: {clean_one_line(err)}",
-                hint=f"aws s3 rm {self.uri}; the nodes are asked what they run",
+                f"{self.uri} is not a record of a rollout: {clean_one_line(err)}",
+                hint=f"aws s3 rm {self.uri}; the state is then read from the nodes",
             ) from err
 
     def write(self, record: RolloutRecord) -> RolloutRecord:

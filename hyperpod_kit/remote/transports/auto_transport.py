@@ -76,7 +76,7 @@ class AutoTransport:
         if targets and not tried:
             raise Unreachable(
                 f"no way leads to the nodes: {_join_reasons(closed)}",
-                hint="--via names one to insist on; docs/validate-mounts.md has what each needs",
+                hint="use --via to choose one; validate-mounts --help describes them",
             )
         progress(len(remaining))
         self._say_ways_if_changed(

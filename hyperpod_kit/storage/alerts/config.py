@@ -58,7 +58,7 @@ def load(path: Path) -> AlertConfig:
         raise UsageError(f"{path}: expected an object with admins, directories and sinks, and nothing else")
     sinks = body.get("sinks", {})
     if not isinstance(sinks, dict):
-        raise UsageError(f"{path}: sinks is no object")
+        raise UsageError(f"{path}: sinks is not an object")
     owners = {name: _require_mail_addresses(path, addresses) for name, addresses in directories.items()}
     return AlertConfig(owners, _require_mail_addresses(path, body.get("admins", [])), parse_sinks(sinks))
 
@@ -80,5 +80,5 @@ def parse_sinks(body: Mapping[str, Any]) -> AlertSinks:
 
 def _require_mail_addresses(config_path: Path, addresses: Any) -> tuple[str, ...]:
     if not isinstance(addresses, list) or not all(isinstance(address, str) and "@" in address for address in addresses):
-        raise UsageError(f"{config_path}: {addresses!r} is no list of mail addresses")
+        raise UsageError(f"{config_path}: {addresses!r} is not a list of mail addresses")
     return tuple(addresses)

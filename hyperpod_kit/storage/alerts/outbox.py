@@ -63,7 +63,7 @@ class StandingAlert:
         """Render the alert as it is sent: one that comes late says of when it is."""
         if not self.over:
             return self.alert
-        when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(self.since))
+        when = time.strftime("%Y-%m-%d %H:%MZ", time.gmtime(self.since))
         return replace(
             self.alert,
             subject=f"{self.alert.subject} (over)",
@@ -228,7 +228,7 @@ def open_outbox(path: Path, sinks: AlertSinks, *, exclusive: bool = True) -> Ite
         if not try_lock(lock):
             raise HyperpodKitError(
                 f"{path}: another check is sending alerts at this moment",
-                hint="wait for it, or look only: the same words with --dry-run",
+                hint="wait for it, or check only: repeat the command with --dry-run",
             )
         yield AlertOutbox(path, sinks, read_standing_alerts_or_empty(path))
     finally:
@@ -301,5 +301,5 @@ def _decode(key: str, row: Mapping[str, Any]) -> StandingAlert:
     alert = Alert(key, str(row["subject"]), str(row["sentence"]), tuple(map(str, row["to"])))
     since = row["since"]
     if type(since) not in (int, float) or not 0 <= since < MAX_TIMESTAMP:
-        raise ValueError(f"{since!r} is no time")
+        raise ValueError(f"{since!r} is not a time")
     return StandingAlert(alert, float(since), frozenset(map(str, row["accepted"])), bool(row["over"]))

@@ -76,7 +76,7 @@ class AuditLedger:
                         self._database.execute(statement)
                     self._database.execute("insert into about values ('format', ?)", (FORMAT,))
                 elif "about" not in tables or self._read_metadata("format") != FORMAT:
-                    raise UsageError(f"{path} is no ledger of audits ({FORMAT})")
+                    raise UsageError(f"{path} is not a ledger of audits ({FORMAT})")
         except sqlite3.DatabaseError as err:
             raise UsageError(f"{path}: {err}: no ledger of audits ({FORMAT})") from err
 

@@ -157,13 +157,13 @@ def load(path: Path) -> Calibration:
     except FileNotFoundError:
         raise Absent(f"there is no {path}", hint=f"hyperpod-kit storage bench MOUNT --output {path}") from None
     except ValueError as err:
-        raise ConfigError(f"{path} is no calibration: {err}") from None
+        raise ConfigError(f"{path} is not a calibration: {err}") from None
     if body.get("format") != FORMAT or body.get("version") != VERSION:
         actual = f"{body.get('format')!r} {body.get('version')!r}"
         raise ConfigError(f"{path}: expected {FORMAT} {VERSION}, found {actual[:80]}")
     rows = body.get("samples")
     if not isinstance(rows, list):
-        raise ConfigError(f"{path}: `samples` is no list")
+        raise ConfigError(f"{path}: `samples` is not a list")
     about = body.get("about")
     if not isinstance(about, dict):
         about = {}
@@ -176,7 +176,7 @@ def load(path: Path) -> Calibration:
 
 def _decode_sample(row: Any, location: str) -> Sample:
     if not isinstance(row, dict):
-        raise ConfigError(f"{location} is no object")
+        raise ConfigError(f"{location} is not an object")
     for name in ("storage", "writer"):
         if not isinstance(row.get(name), str):
             raise ConfigError(f"{location}.{name} is {row.get(name)!r}: expected text")

@@ -63,11 +63,11 @@ def load_prices_over_defaults(path: Path) -> dict[str, Price]:
     except FileNotFoundError:
         raise Absent(f"there is no {path}") from None
     except ValueError as err:
-        raise ConfigError(f"{path} is no list of prices: {err}") from None
+        raise ConfigError(f"{path} is not a list of prices: {err}") from None
     out = dict(PRICES)
     for key, row in body.items():
         if key not in PRICES:
-            raise ConfigError(f"{path}: {key[:80]!r} is no price that is used; expected some of {', '.join(PRICES)}")
+            raise ConfigError(f"{path}: {key[:80]!r} is not a price that is used; expected some of {', '.join(PRICES)}")
         usd = date = None
         if isinstance(row, dict):
             usd, date = row.get("usd"), row.get("date")

@@ -83,7 +83,7 @@ def _read_blocks_yielding_sizes(file: PreloadFile) -> Iterator[int]:
     descriptor = open_file(file)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file any more")
+            raise OSError(errno.EINVAL, "it is not a regular file any more")
         buffer, at = bytearray(min(BLOCK, max(file.size, 1))), 0
         while at < file.size:
             count = os.preadv(descriptor, [buffer], at)

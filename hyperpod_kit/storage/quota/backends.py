@@ -47,10 +47,10 @@ def open_directory(directory: str) -> Iterator[QuotaDirectory]:
     try:
         descriptor = walk.open_traversable(os.path.abspath(directory))
     except (FileNotFoundError, NotADirectoryError):
-        raise Absent(f"{directory} is no directory here", hint=_MOUNTED) from None
+        raise Absent(f"{directory} is not a directory here", hint=_MOUNTED) from None
     try:
         if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
-            raise Absent(f"{directory} is no directory here", hint=_MOUNTED)
+            raise Absent(f"{directory} is not a directory here", hint=_MOUNTED)
         target = QuotaDirectory(os.readlink(f"/proc/self/fd/{descriptor}"), descriptor)
         try:
             yield target

@@ -81,11 +81,11 @@ def update_stopped_access_points(
             raise QuotaError(
                 f"{file_system_id}: a policy that stops {len(desired)} access points has {len(text):,} characters, "
                 f"and AWS takes {MAX_POLICY:,}",
-                hint="let go those that have made room: hyperpod-kit storage quota resume",
+                hint="allow some of them to write again: hyperpod-kit storage quota resume",
             )
         efs.put_policy(file_system_id, text)
         if sorted(access_point_arns_denied_writing(efs.policy(file_system_id))) == desired:
             return desired
     raise QuotaError(
-        f"{file_system_id}: somebody else keeps changing its policy; ours did not stay {MAX_ATTEMPTS} times"
+        f"{file_system_id}: its policy is being changed by others; ours was overwritten {MAX_ATTEMPTS} times"
     )

@@ -54,7 +54,7 @@ def decode_request(data: bytes) -> QuotaRequest:
         raise ValueError("it asks for nothing")
     directory = request.directory
     if len(directory) > MAX_PATH or directory != os.path.normpath(directory) or not directory.startswith("/"):
-        raise ValueError("its directory is no absolute path in its shortest form")
+        raise ValueError("its directory is not an absolute path in its shortest form")
     if not directory.isprintable() or not request.why.isprintable() or len(request.why) > MAX_REASON:
         raise ValueError("its words cannot be printed, or are too many")
     return request
@@ -100,20 +100,20 @@ def _open_child_unless_mounted(name: str, folder: int, path: str) -> int:
     except OSError as err:
         if err.errno != errno.EXDEV:
             raise
-        raise QuotaError(f"something is mounted on {path}, so that it is no directory of this file system") from None
+        raise QuotaError(f"something is mounted on {path}, so that it is not a directory of this file system") from None
 
 
 def _require_admin_directory(status: os.stat_result, path: str, directory: str) -> None:
     if not stat.S_ISDIR(status.st_mode) or status.st_uid not in (0, os.geteuid()) or _is_writable_by_others(status):
         raise QuotaError(
-            f"{path}, on the way to {directory}, is no directory of root that nobody else may write to",
+            f"{path}, on the way to {directory}, is not a directory of root that nobody else may write to",
             hint="ask for the directory that an admin has made",
         )
 
 
 def _require_owner_or_group_member(status: os.stat_result, directory: str, uid: int) -> None:
     if not stat.S_ISDIR(status.st_mode):
-        raise Absent(f"{directory} is no directory")
+        raise Absent(f"{directory} is not a directory")
     shared = bool(status.st_mode & stat.S_IWGRP) and status.st_gid in non_root_gids_of_user(uid)
     if status.st_uid != uid and not shared:
         raise QuotaError(

@@ -34,7 +34,7 @@ def split_prefix_url(url: str) -> tuple[str, str]:
     """
     bucket, _, prefix = url.removeprefix("s3://").partition("/")
     if not url.startswith("s3://") or not bucket or not prefix or any(sign in prefix for sign in "*?$"):
-        raise QuotaError(f"{url} is no prefix of a bucket", hint="s3://BUCKET/PREFIX/, without * ? $")
+        raise QuotaError(f"{url} is not a prefix of a bucket", hint="s3://BUCKET/PREFIX/, without * ? $")
     # Without it `alice` would stop `alice2` too.
     return bucket, prefix.rstrip("/") + "/"
 
@@ -81,7 +81,7 @@ def update_stopped_prefixes(
             raise QuotaError(
                 f"s3://{bucket}: a policy that stops {len(desired)} prefixes has {len(text.encode()):,} bytes, and AWS "
                 f"takes {MAX_POLICY:,}",
-                hint="let go those that have made room: hyperpod-kit storage quota resume",
+                hint="allow some of them to write again: hyperpod-kit storage quota resume",
             )
         if changed_policy["Statement"]:
             buckets.put_policy(bucket, text)
@@ -89,4 +89,4 @@ def update_stopped_prefixes(
             buckets.delete_policy(bucket)
         if sorted(prefix_arns_denied_writing(buckets.policy(bucket))) == desired:
             return desired
-    raise QuotaError(f"s3://{bucket}: somebody else keeps changing its policy; ours did not stay {MAX_ATTEMPTS} times")
+    raise QuotaError(f"s3://{bucket}: its policy is being changed by others; ours was overwritten {MAX_ATTEMPTS} times")

@@ -165,8 +165,8 @@ class FsxRelease:
                 self.progress(f"{number}: {done:,} of {total:,} files after {now - started_at:.0f} s")
             if now - changed_at > self.patience:
                 raise TierError(
-                    f"{number} is {state} and shows no change for {self.patience:.0f} s; it goes on by itself",
-                    hint=f"aws fsx describe-data-repository-tasks --task-ids {number}, and then the same again",
+                    f"{number} is {state} and has shown no progress for {self.patience:.0f} s; it continues in FSx",
+                    hint=f"aws fsx describe-data-repository-tasks --task-ids {number}, then repeat the command",
                 )
             self.sleep(pause)
             pause = min(pause * 1.5, 15.0)

@@ -46,11 +46,13 @@ def survey_root_verifying_newest(root: str, keep: int) -> TierRoot:
     if not is_path(root):
         raise UsageError(f"{root}: expected a directory with a run's checkpoints", hint="for S3: lifecycle rules of S3")
     if not os.path.isdir(root):
-        raise Absent(f"{root} is no directory: expected one with a run's checkpoints", hint=f"findmnt --target {root}")
+        raise Absent(
+            f"{root} is not a directory: expected one with a run's checkpoints", hint=f"findmnt --target {root}"
+        )
     store = open_store(os.path.realpath(root))
     run = identity.read_or_infer_identity(store)
     if run is None:
-        raise CheckpointError(f"{root} has no {layout.RUN_FILE}: nobody says whose checkpoints these are")
+        raise CheckpointError(f"{root} has no {layout.RUN_FILE}: the run of these checkpoints is unknown")
     checkpoints = _mark_damaged_among_newest(
         store,
         retention.judge_all_checkpoints(store, run_id=run.run_id, is_complete=is_intact_by_digest_of_every_byte),

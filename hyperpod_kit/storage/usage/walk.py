@@ -227,8 +227,8 @@ class _Pool:
         self._deaths += 1
         if self._deaths > MAX_DEATHS:
             raise HyperpodKitError(
-                f"the processes that look at files die: the last one ended with {worker.process.returncode}",
-                hint="free memory, then the same words again: the walk goes on where it was",
+                f"the processes that read the files were killed: the last one ended with {worker.process.returncode}",
+                hint="free memory, then repeat the command, which continues the count",
             )
         self._requeue_task_and_start_worker(worker)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import os
 import sys
 import time
@@ -16,11 +15,13 @@ from typing import Any
 import torch
 
 from hyperpod_kit.checkpoint.agent.shm import shm_paths
+from hyperpod_kit.command_line.documents import document
 from hyperpod_kit.command_line.program import parse_command
 from hyperpod_kit.command_line.specs import CommandSpec, OptionSpec
 from hyperpod_kit.errors import first_line
 from hyperpod_kit.storage.bench.replay.launch import BenchError
 from hyperpod_kit.storage.bench.replay.workload import MODES, SIZES
+from hyperpod_kit.untrusted import terminal
 from hyperpod_kit.version import version
 from hyperpod_lab import checkpoint_bench
 from hyperpod_lab.checkpoint_bench import machine, run, summary
@@ -86,7 +87,7 @@ def main(argv: list[str]) -> int:
     report["seconds"] = time.monotonic() - begin
     report["summary"] = summary.worst_ratios([each["summary"] for each in report["runs"]])
     if args.json:
-        print(json.dumps(report))
+        terminal.print_json(document("checkpoint bench", report))
     else:
         _print_report(report)
     if report["errors"]:
@@ -157,17 +158,23 @@ def _choices_parser(allowed: list[str]) -> Any:
 
 COMMAND = CommandSpec(
     "bench",
-    "How long saves and restores take here, beside the limits of the machine.",
+    "Measure saves and restores against the limits of the machine.",
     "hyperpod_lab.checkpoint_bench.cli:main",
     description=(checkpoint_bench.__doc__ or "").strip(),
     options=(
-        OptionSpec("--sizes", "Of the state, bytes.", "0.5g,2g", _choices_parser(list(SIZES)), default=["0.5g", "2g"]),
         OptionSpec(
-            "--modes", "One process, or two ranks.", "single,fsdp2", _choices_parser(list(MODES)), default=list(MODES)
+            "--sizes", "Sizes of the state to measure.", "0.5g,2g", _choices_parser(list(SIZES)), default=["0.5g", "2g"]
+        ),
+        OptionSpec(
+            "--modes",
+            "One process, two ranks with FSDP2, or both.",
+            "single,fsdp2",
+            _choices_parser(list(MODES)),
+            default=list(MODES),
         ),
         OptionSpec(
             "--phases",
-            "Save is always measured.",
+            "Phases to measure; save is always measured.",
             ",".join(run.PHASES),
             _choices_parser(list(run.PHASES)),
             default=list(run.PHASES),
@@ -187,7 +194,7 @@ COMMAND = CommandSpec(
             Path,
             default=Path(os.environ.get("TMPDIR", "/tmp")),
         ),
-        OptionSpec("--json", "Everything, with raw samples."),
+        OptionSpec("--json", "Print JSON on stdout, with raw samples."),
     ),
     examples=("", "--sizes 0.5g --modes single --dir /fsx/alice --json"),
 )

@@ -7,6 +7,7 @@ import logging
 import warnings
 from collections.abc import Sequence
 
+from hyperpod_kit.command_line.documents import document
 from hyperpod_kit.data.commands.progress import format_size
 from hyperpod_kit.data.commands.rights import reading_as_owner
 from hyperpod_kit.errors import UsageError
@@ -54,5 +55,14 @@ def bench(args: argparse.Namespace) -> int:
             if not args.json:
                 terminal.print_stdout(_format_row(row))
     if args.json:
-        terminal.print_json([{**row._asdict(), "bytes_a_second": round(row.bytes_per_second)} for row in measured_rows])
+        terminal.print_json(
+            document(
+                "data bench",
+                {
+                    "measurements": [
+                        {**row._asdict(), "bytes_a_second": round(row.bytes_per_second)} for row in measured_rows
+                    ]
+                },
+            )
+        )
     return 0

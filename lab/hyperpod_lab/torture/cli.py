@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import time
 from collections.abc import Callable
 
+from hyperpod_kit.command_line.documents import document
 from hyperpod_kit.command_line.program import parse_command
 from hyperpod_kit.command_line.specs import CommandSpec, OptionSpec
 from hyperpod_kit.errors import UsageError
+from hyperpod_kit.untrusted import terminal
 from hyperpod_lab.torture import branch, days, flips, kills, lies, memory_flips, owners, partners, reshard
 from hyperpod_lab.torture.damage import damage
 from hyperpod_lab.torture.failing import faults
@@ -50,46 +51,48 @@ def _parse_rank_counts(text: str) -> tuple[int, ...]:
 
 COMMAND = CommandSpec(
     "torture",
-    "Damage, deaths and failing disks, and no wrong restore.",
+    "Test that no restore is ever wrong, under faults.",
     "hyperpod_lab.torture.cli:main",
-    description="Damage checkpoints, kill trainers and agents, let the disk fail, and check each restore bit by bit. "
-    "Exit code: 0 nothing was ever wrong, 1 something was, 2 usage.",
+    description="Damage checkpoints, kill trainers and agents, make the disk fail, and compare each restore bit by "
+    "bit. The exit code is 1 when a restore was wrong.",
     options=(
-        OptionSpec("--budget", "Time in all (default 120)", "SECONDS", float, default=120.0),
-        OptionSpec("--seed", "Repeat a run; default: of the day.", "SEED", int),
-        OptionSpec("--only", f"Of {','.join(PARTS)}.", "PARTS", _parse_parts, default=",".join(PARTS)),
-        OptionSpec("--flips", "At most so many (default 10,000)", "FLIPS", int, default=10_000),
+        OptionSpec("--budget", "Total time; default: 120.", "SECONDS", float, default=120.0),
+        OptionSpec("--seed", "Seed, to repeat a run; default: the date.", "SEED", int),
+        OptionSpec("--only", f"Parts to run, of {','.join(PARTS)}.", "PARTS", _parse_parts, default=",".join(PARTS)),
+        OptionSpec("--flips", "Maximum number of flipped bits; default: 10,000.", "FLIPS", int, default=10_000),
         OptionSpec(
-            "--damage", "At most so many kinds of damage, drawn by lot (default 10,000: all)", "N", int, default=10_000
+            "--damage",
+            "Maximum number of kinds of damage, chosen at random; default: 10,000 (all).",
+            "N",
+            int,
+            default=10_000,
         ),
-        OptionSpec(
-            "--mounted", "Do the damage below this directory (a mount), as far as objects can be changed there.", "DIR"
-        ),
-        OptionSpec("--kills", "At most so many (default 1,000)", "KILLS", int, default=1_000),
-        OptionSpec("--lies", "The disk drops at most so many writes (default 300)", "N", int, default=300),
+        OptionSpec("--mounted", "Damage files below this directory (a mount), as far as it allows changes.", "DIR"),
+        OptionSpec("--kills", "Maximum number of kills; default: 1,000.", "KILLS", int, default=1_000),
+        OptionSpec("--lies", "Maximum number of dropped writes; default: 300.", "N", int, default=300),
         OptionSpec(
             "--ranks",
-            "How many ranks a run that is killed over and over has: one of these, by lot (default 1,1,1,1,2)",
+            "Numbers of ranks of the killed runs, chosen at random; default: 1,1,1,1,2.",
             "N,N",
             _parse_rank_counts,
             default=(1, 1, 1, 1, 2),
         ),
         OptionSpec(
             "--meetings",
-            "Roll-backs, jobs that meet, lost nodes, runs older than a day (default 6 of each)",
+            "Number of rollbacks, concurrent jobs, lost nodes and runs older than a day; default: 6 of each.",
             "MEETINGS",
             int,
             default=6,
         ),
         OptionSpec(
             "--every",
-            "Let each N-th operation fail only, in some of the ways (default 1: all, in every way)",
+            "Fail only every N-th operation, in some of the ways; default: 1 (all, in every way).",
             "N",
             int,
             default=1,
         ),
-        OptionSpec("--dir", "Scratch directory (default: the temporary one)", "DIR"),
-        OptionSpec("--json", "The report as JSON on standard output."),
+        OptionSpec("--dir", "Scratch directory; default: the temporary directory.", "DIR"),
+        OptionSpec("--json", "Print JSON on stdout."),
     ),
     examples=("--budget 120", "--only kills --seed 8  # one part, repeatable"),
 )
@@ -177,15 +180,16 @@ def _torture_and_report(args: argparse.Namespace, budget: Budget) -> int:
     broken = any(part.counts["violations"] for part in parts)
     seconds = time.monotonic() - begin
     if args.json:
-        print(
-            json.dumps(
+        terminal.print_json(
+            document(
+                "checkpoint torture",
                 {
                     "ok": not broken,
                     "seed": args.seed,
                     "budget": args.budget,
                     "seconds": round(seconds, 1),
                     "parts": {part.name: part.to_json() for part in parts},
-                }
+                },
             )
         )
     elif broken:

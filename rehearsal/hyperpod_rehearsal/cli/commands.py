@@ -26,7 +26,7 @@ _name_option = click.option("--name", default=DEFAULT_NAME, show_default=True, h
 
 @click.group(cls=SummaryGroup)
 def rehearse() -> None:
-    """Boot the same bundle on this machine: nodes, Slurm, S3 and the SageMaker API, without an AWS account."""
+    """Run the same bundle on this machine, with nodes, Slurm, S3 and the SageMaker API, without an AWS account."""
 
 
 @rehearse.command()
@@ -36,42 +36,43 @@ def rehearse() -> None:
     "shares",
     multiple=True,
     metavar="DIR:/PATH",
-    help="A directory of this machine that every node sees, read-only. Repeatable.",
+    help="Directory of this machine to share with every node, read-only; repeatable.",
 )
 @click.option(
     "--cred-expire",
     default=10,
     show_default=True,
     type=click.IntRange(2, 600),
-    help="Slurm's AuthInfo=cred_expire, seconds: a requeued job waits that long.",
+    help="Slurm's AuthInfo=cred_expire in seconds, which delays a requeued job.",
 )
 @click.option(
     "--slurmd-timeout",
     default=30,
     show_default=True,
     type=click.IntRange(10, 3600),
-    help="Slurm's SlurmdTimeout, seconds.",
+    help="Slurm's SlurmdTimeout in seconds.",
 )
 @click.option("--shm-size", default="2G", show_default=True, help="Size of each node's /dev/shm.")
 @click.option(
     "--release",
     default="",
     metavar="CODENAME",
-    help="Release that the nodes run (bullseye, trixie, …); default: the profile's.",
+    help="Debian release of the nodes (bullseye, trixie, …); default: that of the profile.",
 )
 @click.option(
     "--profile",
     default="stock",
     show_default=True,
     type=click.Choice(list(PROFILES)),
-    help="Kind of cluster: `stock` has this machine's Slurm, `today` and `newest` later ones, `hyperpod` its retry.",
+    help="Kind of cluster: `stock` has this machine's Slurm, `today` and `newest` have later ones, `hyperpod` has "
+    "HyperPod's retry.",
 )
 @click.option(
     "--tree",
     "trees",
     multiple=True,
     metavar="DIR",
-    help="A directory whose content every node has besides, from its first boot. Repeatable.",
+    help="Directory whose content is copied to every node before its first boot; repeatable.",
 )
 @click.option("--quiet", is_flag=True, help="Do not print the fidelity table.")
 def up(
@@ -145,9 +146,9 @@ def env(name: str) -> None:
 
 @rehearse.command()
 @_name_option
-@click.option("--json", "as_json", is_flag=True, help="Print the state as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
 def status(name: str, as_json: bool) -> None:
-    """Show the clusters of the rehearsal and their machines.
+    """Show the clusters and machines of the rehearsal.
 
     \b
     Examples:
@@ -163,7 +164,7 @@ def status(name: str, as_json: bool) -> None:
             else:
                 node["machine"] = "dead"
     if as_json:
-        output.print_json(dict(sorted(data.items())))
+        output.print_json("rehearse status", dict(sorted(data.items())))
         return
     print_status(data)
 
@@ -173,9 +174,9 @@ def status(name: str, as_json: bool) -> None:
 @click.argument("node")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def execute(name: str, node: str, command: Tuple[str, ...]) -> None:
-    """Run COMMAND on NODE over ssh (a login shell without one).
+    """Run COMMAND on NODE over ssh, or a login shell without COMMAND.
 
-    NODE is an instance id, a host name, a place such as worker-group/0, or `controller`.
+    NODE is an instance id, a host name, GROUP/INDEX, or `controller`.
 
     \b
     Examples:
@@ -200,7 +201,7 @@ def execute(name: str, node: str, command: Tuple[str, ...]) -> None:
 @_name_option
 @click.argument("node")
 def kill_node(name: str, node: str) -> None:
-    """SIGKILL the whole machine of NODE, as a power failure would.
+    """Kill the machine of NODE at once, like a power failure.
 
     \b
     Examples:
@@ -216,10 +217,10 @@ def kill_node(name: str, node: str) -> None:
 
 @rehearse.command("freeze-node")
 @_name_option
-@click.option("--thaw", is_flag=True, help="Let it go on.")
+@click.option("--thaw", is_flag=True, help="Resume the processes.")
 @click.argument("node")
 def freeze_node(name: str, node: str, thaw: bool) -> None:
-    """Stop every process of NODE where it stands: a machine that hangs.
+    """Freeze every process of NODE, as if the machine hung.
 
     \b
     Examples:
@@ -240,10 +241,10 @@ def freeze_node(name: str, node: str, thaw: bool) -> None:
 
 @rehearse.command("partition-node")
 @_name_option
-@click.option("--heal", is_flag=True, help="Connect it again.")
+@click.option("--heal", is_flag=True, help="Reconnect the node.")
 @click.argument("node")
 def partition_node(name: str, node: str, heal: bool) -> None:
-    """Cut NODE off the network; it runs on.
+    """Disconnect NODE from the network; it keeps running.
 
     \b
     Examples:
@@ -264,14 +265,14 @@ def partition_node(name: str, node: str, heal: bool) -> None:
 
 @rehearse.command("break-mount")
 @_name_option
-@click.option("--undo", is_flag=True, help="Take the fault back: hang-daemon, read-only, other-target, cover.")
+@click.option("--undo", is_flag=True, help="Undo the fault: hang-daemon, read-only, other-target, cover.")
 @click.argument(
     "fault", type=click.Choice(["kill-daemon", "hang-daemon", "unmount", "read-only", "other-target", "cover"])
 )
 @click.argument("node")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
 def break_mount(name: str, fault: str, node: str, paths: Tuple[str, ...], undo: bool) -> None:
-    """Break the mounts at PATH... of NODE, to see it found and repaired.
+    """Break the mounts at PATH... of NODE, to test detection and repair.
 
     \b
     Examples:
@@ -296,7 +297,7 @@ def break_mount(name: str, fault: str, node: str, paths: Tuple[str, ...], undo: 
 @_name_option
 @click.argument("node")
 def replace_node(name: str, node: str) -> None:
-    """Have the control plane replace NODE (BatchReplaceClusterNodes), as an admin would ask SageMaker.
+    """Replace NODE through the SageMaker API (BatchReplaceClusterNodes).
 
     \b
     Examples:
@@ -328,7 +329,7 @@ def replace_node(name: str, node: str) -> None:
 @_name_option
 @click.argument("node")
 def logs(name: str, node: str) -> None:
-    """Print the logs of NODE: its lifecycle script, provisioning, Slurm, console; also of an instance that is gone.
+    """Print the logs of NODE: lifecycle script, provisioning, Slurm, console. NODE may no longer exist.
 
     \b
     Examples:
@@ -344,9 +345,9 @@ def logs(name: str, node: str) -> None:
 
 @rehearse.command()
 @_name_option
-@click.option("--all", "everything", is_flag=True, help="Every rehearsal of this machine, and stray remains of any.")
+@click.option("--all", "everything", is_flag=True, help="Remove every rehearsal of this machine and leftovers.")
 def down(name: str, everything: bool) -> None:
-    """Take the rehearsal down: machines, mounts, network, data. Works after a crash, and twice.
+    """Remove the rehearsal: machines, mounts, network, data. Can be repeated, also after a crash.
 
     \b
     Examples:
@@ -366,10 +367,10 @@ def down(name: str, everything: bool) -> None:
 
 @rehearse.command()
 @click.argument("config", default="provisioning_parameters.json", type=click.Path(dir_okay=False))
-@click.option("--keep", is_flag=True, help="Keep the temporary root and say where it is.")
-@click.option("--json", "as_json", is_flag=True, help="Print the recorded commands as JSON.")
+@click.option("--keep", is_flag=True, help="Keep the temporary root, and print its path.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
 def sandbox(config: str, keep: bool, as_json: bool) -> None:
-    """Run CONFIG's bundle under a temporary directory, without root: commands are recorded, nothing is mounted.
+    """Run the bundle of CONFIG in a temporary directory, without root: commands are recorded, nothing is mounted.
 
     \b
     Examples:
@@ -380,7 +381,7 @@ def sandbox(config: str, keep: bool, as_json: bool) -> None:
 
     result = sandbox_module.run_sandbox(config, keep=keep)
     if as_json:
-        output.print_json(dataclass_to_json(result))
+        output.print_json("rehearse sandbox", dataclass_to_json(result))
     else:
         for line in format_sandbox_result(result):
             output.print_text(line)

@@ -6,7 +6,8 @@ import shlex
 import time
 from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional
 
-from hyperpod_kit.cli.terminal.output import make_console, table_cell
+from hyperpod_kit.cli.terminal.output import make_console, print_table, print_text, table_cell
+from hyperpod_kit.command_line.tables import Column, TextTable
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -18,7 +19,7 @@ class Progress:
     """A context whose value takes the name of each stage: shown with the time so far, on standard error."""
 
     def __init__(self) -> None:
-        self._console = make_console(stderr=True)
+        self._console = make_console()
         self._status: Optional[Status] = None
         if self._console.is_terminal:
             self._status = self._console.status("")
@@ -45,40 +46,25 @@ class Progress:
 
 def print_fidelity_table_and_implemented_calls() -> None:
     """Print what is real, a stand-in, absent, as a table; below it the calls that the endpoint implements."""
-    from rich.table import Table
-
     from hyperpod_rehearsal.fidelity import ABSENT, REAL, STAND_IN, TABLE, implemented_calls
 
     styles = {REAL: "green", STAND_IN: "yellow", ABSENT: "red"}
-    table = Table(title="What this rehearsal is made of", title_justify="left")
-    for column in ("part", "is", "in detail"):
-        table.add_column(column)
+    table = TextTable(("PART", "IS", Column("IN DETAIL", folds=True)), "what this rehearsal is made of")
     for line in TABLE:
         table.add_row(line.what, table_cell(line.kind, styles[line.kind]), line.detail)
-    screen = make_console()
-    screen.print(table)
+    print_table(table)
     for service, calls in implemented_calls():
-        screen.print(f"calls of {service}: {', '.join(calls)}")
+        print_text(f"calls of {service}: {', '.join(calls)}")
 
 
 def print_status(data: dict[str, Any]) -> None:
     """Clusters and machines of a state.json with `machine` added to each node, as tables."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    screen = make_console()
-    screen.print(f"rehearsal {data['name']}: {data['endpoint']}, network {data['gateway']}/16")
+    print_text(f"rehearsal {data['name']}: {data['endpoint']}, network {data['gateway']}/16")
     for cluster in data["clusters"]:
-        table = Table(
-            title=f"cluster {cluster['name']}: {cluster['status']}",
-            title_justify="left",
-            box=SIMPLE_HEAD,
-            padding=(0, 0),
-            pad_edge=False,
-            show_edge=False,
+        table = TextTable(
+            ("NODE", "INSTANCE", "HOST", "MACHINE", Column("AGE", may_miss=True), Column("STATUS", folds=True)),
+            f"cluster {cluster['name']}: {cluster['status']}",
         )
-        for column in ("node", "instance", "host", "machine", "age", "status"):
-            table.add_column(column, no_wrap=column != "status")
         for node in sorted(cluster["nodes"], key=lambda node: (node["group"], node["index"])):
             age = "-"
             if node["booted_at"]:
@@ -100,11 +86,11 @@ def print_status(data: dict[str, Any]) -> None:
                     ),
                 )
             )
-        screen.print(table)
+        print_table(table)
         if cluster["failure_message"]:
-            screen.print(cluster["failure_message"], style="red")
+            print_text(cluster["failure_message"], fg="red")
     if not data["clusters"]:
-        screen.print("no cluster yet: hyperpod-kit create-cluster")
+        print_text("no cluster yet: hyperpod-kit create-cluster")
 
 
 def format_sandbox_result(result: SandboxResult) -> Iterator[str]:

@@ -61,5 +61,5 @@ def _parse_json_object(body: bytes) -> dict[str, Any]:
     except ValueError as err:
         raise EfsError(400, "BadRequest", f"the body is no JSON: {err}") from None
     if not isinstance(request, dict):
-        raise EfsError(400, "BadRequest", "the body is no JSON object")
+        raise EfsError(400, "BadRequest", "the body is not a JSON object")
     return request

@@ -148,7 +148,7 @@ def _framing_error(headers: Any, has_defects: bool) -> str:
     if coding is not None and (length is not None or coding.lower() != "chunked"):
         return "Transfer-Encoding must be chunked, and alone"
     if length is not None and not (length.isascii() and length.isdigit() and len(length) < 20):
-        return "Content-Length is no number"
+        return "Content-Length is not a number"
     return ""
 
 

@@ -36,7 +36,7 @@ def _route_call(service: LogsService, name: str, body: bytes) -> dict[str, Any]:
     except ValueError as err:
         raise LogsError("SerializationException", str(err)) from None
     if not isinstance(request, dict):
-        raise LogsError("SerializationException", "the request is no object")
+        raise LogsError("SerializationException", "the request is not an object")
     refused = request_shape.find_request_problems("logs", name, request)
     if refused:
         raise LogsError("InvalidParameterException", "; ".join(map(str, refused)))

@@ -52,7 +52,7 @@ def parse_share(text: str) -> Tuple[str, str]:
     path = Path(here).resolve()
     target = there or str(path)
     if not path.is_dir():
-        raise RehearsalError(f"--share {text}: {path} is no directory")
+        raise RehearsalError(f"--share {text}: {path} is not a directory")
     if not target.startswith("/") or ":" in target or ":" in str(path):
         raise RehearsalError(f"--share {text}: expected DIR:/absolute/path without further colons")
     return str(path), target
@@ -62,7 +62,7 @@ def resolve_tree_directory(text: str) -> str:
     """Return the directory of `--tree`. Raises RehearsalError when it cannot be laid over the image."""
     path = Path(text).resolve()
     if not path.is_dir():
-        raise RehearsalError(f"--tree {text}: {path} is no directory")
+        raise RehearsalError(f"--tree {text}: {path} is not a directory")
     # /bin, /lib and /sbin are links in the image, and a directory in their place would hide all that lies there.
     real = sorted(name for name in ("bin", "lib", "lib64", "sbin") if (path / name).exists())
     if real:

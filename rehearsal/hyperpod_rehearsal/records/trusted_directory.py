@@ -58,7 +58,7 @@ def _find_trust_problem(path: str, status: os.stat_result, last: bool) -> Option
     if stat.S_ISLNK(status.st_mode):
         return f"is {files.describe_if_not_regular_file(path)} {owner}"
     if not stat.S_ISDIR(status.st_mode):
-        return f"is no directory but {files.describe_if_not_regular_file(path) or 'a file'} {owner}"
+        return f"is not a directory but {files.describe_if_not_regular_file(path) or 'a file'} {owner}"
     if status.st_uid not in (0, os.geteuid()):
         return f"belongs to uid {status.st_uid}, expected root or uid {os.geteuid()}"
     # In root's sticky directories, as /tmp is, nobody renames or removes what is another's.

@@ -113,7 +113,7 @@ def parse_request(body: bytes) -> dict[str, Any]:
     except ValueError as err:
         raise ApiError("SerializationException", f"the body is no JSON: {err}") from None
     if not isinstance(request, dict):
-        raise ApiError("SerializationException", "the body is no JSON object")
+        raise ApiError("SerializationException", "the body is not a JSON object")
     return request
 
 

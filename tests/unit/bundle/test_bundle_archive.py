@@ -246,7 +246,7 @@ def test_an_archive_that_is_no_plain_file_is_not_read(make: Callable[[Path], Non
     download = Download(tmp_path, bundle())
     (download.staging / "lib.tar.gz").unlink()
     make(download.staging / "lib.tar.gz")
-    assert "lib.tar.gz is missing, or is no plain file" in download.refusal()
+    assert "lib.tar.gz is missing, or is not a plain file" in download.refusal()
 
 
 def test_gigabytes_of_zeros_are_not_unpacked_into_memory() -> None:

@@ -11,7 +11,7 @@ from typing import Any, List
 
 import pytest
 
-from hyperpod_kit.checkpoint.commands import cli, table
+from hyperpod_kit.checkpoint.commands import byte_counts, cli
 from hyperpod_kit.checkpoint.repository.format import index, layout, manifest
 from hyperpod_kit.checkpoint.repository.format.shard import TensorSpec
 from hyperpod_kit.checkpoint.repository.records import lease, pins, tombstone
@@ -40,7 +40,7 @@ def test_ls(store: PosixStore, capsys: pytest.CaptureFixture[str]) -> None:
     held = lease.Lease(store, names[2], 60)
     open_ = put_checkpoint(store, 4, committed=False)
     lines = said(capsys, "ls", store.url).splitlines()
-    assert lines[0].split() == ["ATTEMPT", "STEP", "SIZE", "RANKS", "TIME", "NOTE"]
+    assert lines[0].split() == ["CHECKPOINT", "STEP", "SIZE", "RANKS", "TIME", "NOTE"]
     assert [line.split()[0] for line in lines[1:]] == [open_, *reversed(names)]
     assert lines[1].endswith("never committed") and lines[2].endswith("being read; loss 0.75")
     assert "BAD: flipped" in lines[3] and "pinned" in lines[4]
@@ -84,7 +84,7 @@ def test_show(store: PosixStore, capsys: pytest.CaptureFixture[str]) -> None:
         assert cli.main(["show", store.url, name]) == 3
         assert f"{name} is not a committed checkpoint" in capsys.readouterr().err
     assert cli.main(["verify", store.url, "../x"]) == 2
-    assert "../x is no name of a checkpoint" in capsys.readouterr().err
+    assert "../x is not a name of a checkpoint" in capsys.readouterr().err
 
 
 def test_verify_says_how_bad_it_is(store: PosixStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -194,11 +194,8 @@ def test_ls_needs_neither_torch_nor_boto3_nor_shared_memory(store: PosixStore) -
     assert done.stdout.splitlines()[-1] == "[]", done
 
 
-def test_tables_and_sizes() -> None:
-    assert table.table(("A", "NUMBER"), [("x", "1"), ("long", "23")], right=(1,)) == (
-        "A     NUMBER\nx          1\nlong      23"
-    )
-    assert [table.format_byte_count(n) for n in (0, 999, 1000, 12_345_678, 5 * 10**13)] == [
+def test_sizes() -> None:
+    assert [byte_counts.format_byte_count(n) for n in (0, 999, 1000, 12_345_678, 5 * 10**13)] == [
         "0 B",
         "999 B",
         "1.0 kB",

@@ -143,7 +143,7 @@ def test_deepspeeds_files_are_those_that_were_saved_of_the_newest_that_is_whole(
     out = tmp_path / "out"
     words = ["export", str(saved_files), "--to", "deepspeed", "--output"]
     assert typed([*words, str(tmp_path / "nowhere" / "out")]) == 3
-    assert "is no directory" in capsys.readouterr().err, "a place that cannot be written is no fault of a checkpoint"
+    assert "is not a directory" in capsys.readouterr().err, "a place that cannot be written is no fault of a checkpoint"
     second = max(path for path in saved_files.glob("seq-*") if path.is_dir())
     flip(next(second.glob("shard-*")), -5000)
     assert typed([*words, str(out), "--attempt", second.name]) == 1

@@ -182,7 +182,7 @@ def test_the_command_runs_on_bare_python(capture, shm: Path, tmp_path: Path) -> 
         )
 
     done = run("flush", "--job", "7", "--json")
-    assert done.returncode == 0 and json.loads(done.stdout)[0]["removed"], done
+    assert done.returncode == 0 and json.loads(done.stdout)["runs"][0]["removed"], done
     root = str(tmp_path / "root")
     listed = json.loads(run("ls", root, "--json").stdout)["attempts"]
     assert [(row["step"], row["committed"]) for row in listed] == [(30, True)]

@@ -114,7 +114,7 @@ def test_the_command_ends_and_names_what_it_could_not_save(
     seconds = round(scaled(20))
     done = flush_within(seconds, "--json")
     assert done.returncode == 1, done
-    outcomes = [flush.FlushOutcome(**row) for row in json.loads(done.stdout)]
+    outcomes = [flush.FlushOutcome(**row) for row in json.loads(done.stdout)["runs"]]
     (stuck,) = [outcome for outcome in outcomes if not outcome.removed]
     (saved,) = [outcome for outcome in outcomes if outcome.removed]
     assert f"not done after {seconds} s: {root.path} has not taken step 30 (seq 3)" in stuck.note, outcomes

@@ -163,7 +163,7 @@ def no_latest(path: Path) -> None:
         (pipeline, "layer_00-model_00-model_states.pt, which is of tensor parallelism, of a pipeline or of experts"),
         (own_classes, "of classes that are not taken over"),
         (no_dict, "holds no dict"),
-        (fifo, "is no file"),
+        (fifo, "is not a file"),
         (wrong_latest, "no directory 'global_step9', which latest names"),
         (outside_latest, "no directory '../in/global_step4'"),
         (no_latest, "no file latest"),

@@ -343,14 +343,14 @@ def test_what_is_no_file_is_named_and_not_waited_for(tmp_path: Path, capsys: pyt
         assert name in refused(folder, "dcp", tmp_path / "root", capsys)
     for kind, name in (("safetensors", "x.safetensors"), ("torch", "x.pt")):
         os.mkfifo(tmp_path / name)
-        assert "is no file" in refused(tmp_path / name, kind, tmp_path / "root", capsys)
+        assert "is not a file" in refused(tmp_path / name, kind, tmp_path / "root", capsys)
     models = tmp_path / "models"
     models.mkdir()
     (models / "model.safetensors").write_bytes(safetensors(b"{}", b""))
     (models / "config.json").symlink_to("/dev/zero")
     (models / "trainer_state.json").symlink_to("/dev/zero")
     words = ["import", str(models), "--from", "huggingface", "--output", str(tmp_path / "r"), "--dry-run"]
-    assert ending.run(lambda: cli.main(words)) == 0, "what is no file is not read"
+    assert ending.run(lambda: cli.main(words)) == 0, "what is not a file is not read"
 
 
 def test_a_link_is_followed_as_caches_have_them_and_a_path_is_not(
@@ -375,7 +375,7 @@ def test_a_link_is_followed_as_caches_have_them_and_a_path_is_not(
 
 def test_a_url_is_no_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for kind in ("dcp", "safetensors", "deepspeed"):
-        assert "is no place in a file system" in refused("s3://bucket/run/step-1", kind, tmp_path / "root", capsys)
+        assert "is not a place in a file system" in refused("s3://bucket/run/step-1", kind, tmp_path / "root", capsys)
 
 
 # --- names ------------------------------------------------------------------------------------------------------

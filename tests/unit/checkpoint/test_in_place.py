@@ -111,7 +111,7 @@ TENSOR = torch.ones(3)
 MISFITS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "shape": ({"e": {"w": TENSOR}}, {"e": {"w": torch.zeros(4)}}, r"extra\.e\.w is F32 \[3\] .*F32 \[4\] here"),
     "type": ({"e": [TENSOR]}, {"e": [torch.zeros(3).double()]}, r"extra\.e\.0 is F32 \[3\] .*F64 \[3\] here"),
-    "number": ({"e": 5}, {"e": torch.zeros(3)}, r"extra\.e is no tensor \('5'\) .*a tensor of \[3\] here"),
+    "number": ({"e": 5}, {"e": torch.zeros(3)}, r"extra\.e is not a tensor \('5'\) .*a tensor of \[3\] here"),
     "length": ({"e": [TENSOR, 1]}, {"e": [torch.zeros(3)]}, r"extra\.e is a list of 2 .*a list of 1 with a tensor"),
     "kind": ({"e": {"w": TENSOR}}, {"e": [torch.zeros(3)]}, r"extra\.e is a dict .*a list of 1 with a tensor .*e\.0"),
     "tensor": ({"e": TENSOR}, {"e": {"w": torch.zeros(3)}}, r"extra\.e is a tensor .*a dict with a tensor .*e\.w"),

@@ -143,7 +143,7 @@ def number_in(path: Path) -> None:
 
 SHARD = "shard-00000.safetensors"
 DAMAGE: List[tuple[str, str, Callable[[Path], object], str]] = [
-    ("first byte", SHARD, at(0.0), "not a shard|is no shard"),
+    ("first byte", SHARD, at(0.0), "not a shard|is not a shard"),
     ("header", SHARD, at(0.001), "expected|not a shard"),
     ("middle", SHARD, at(0.5), "bytes 0.."),
     ("leaf", SHARD, at(1.0), "bytes 0.."),

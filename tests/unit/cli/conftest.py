@@ -14,6 +14,7 @@ import pytest
 
 from hyperpod_kit.bundle.render import render
 from hyperpod_kit.cli.cluster import jobs_first
+from hyperpod_kit.command_line.documents import FORMAT_NUMBERS, format_name
 from hyperpod_kit.config.load import load
 from hyperpod_kit.errors import Unreachable
 from hyperpod_rehearsal.s3.bucket import Conditions
@@ -25,6 +26,10 @@ from tests.support import kept_sources
 from tests.support.aws import ARN, endpoint
 
 EXAMPLE = Path(__file__).parents[3] / "provisioning_parameters.example.json"
+
+
+AWS_DOCUMENTS = {"InstanceGroups", "AWSTemplateFormatVersion"}
+"""A key of what AWS's own commands read: the request of `create-cluster --dry-run`, the template of `infra`."""
 
 
 class Control:
@@ -247,9 +252,24 @@ def hk(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
         capsys.readouterr()
         code = run_command_line(list(words))
         captured = capsys.readouterr()
+        if "--json" in words:
+            require_format(" ".join(words), captured.out)
         return Outcome(code, captured.out, captured.err, list(words))
 
     return call
+
+
+def require_format(line: str, output: str) -> None:
+    """Fail where what a command line printed with --json has not the format of the command, and is none of AWS's."""
+    try:
+        documents = [json.loads(output)] if output else []
+    except ValueError:
+        documents = [json.loads(line) for line in output.splitlines()]
+    for each in documents:
+        if AWS_DOCUMENTS & each.keys() and "format" not in each:
+            continue
+        command = max((name for name in FORMAT_NUMBERS if f"{name} " in f"{line} "), key=len)
+        assert next(iter(each.items())) == ("format", format_name(command)), each
 
 
 def put_bundle(store: StoredBuckets) -> None:

@@ -155,7 +155,10 @@ def test_nothing_is_deleted_without_a_yes(cloud: Cloud, project: Path, hk: Hk, m
     lines = [(name, "worker-group/0") for name in ("replace-node", "reboot-node", "health-check")]
     for line in (("delete-cluster",), *lines):
         unanswered = hk(*line)
-        assert unanswered.code == 2 and "error: nobody is here to answer that\nhint: --yes" in unanswered.err
+        assert (
+            unanswered.code == 2
+            and "error: cannot ask for confirmation: standard input is not a terminal\nhint: --yes" in unanswered.err
+        )
         monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
         assert hk(*line).code == 130
         assert hk(*line, "--dry-run").code == 0
@@ -244,7 +247,7 @@ def test_a_cluster_is_named_by_file_or_by_name(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     nameless = hk("describe-cluster")
-    assert nameless.code == 3 and "hint: --cluster NAME, or name the configuration file" in nameless.err
+    assert nameless.code == 3 and "hint: --cluster NAME, or the path of the configuration file" in nameless.err
     (tmp_path / "provisioning_parameters.json").write_text("{}")
     unknown = hk("describe-cluster", "--cluster", "other", "--region", "us-east-1")
     assert unknown.code == 3 and "ResourceNotFound" in unknown.err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable
@@ -124,11 +123,11 @@ def test_text_that_is_shown_in_another_order_is_refused(tmp_path: Path, hk: Hk) 
 
 
 @pytest.mark.parametrize("width", [30, 40, 71, 80])
-def test_no_id_is_cut_on_a_narrow_screen(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rich.console import Console
-
-    shown = io.StringIO()
-    monkeypatch.setattr(list_commands, "make_console", lambda: Console(file=shown, width=width))
+def test_no_id_is_cut_on_a_narrow_screen(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("hyperpod_kit.cli.terminal.output.screen_width", lambda: width)
     node = ClusterNode("workers", "i-00000000000000001", "ml.c5.large", "Running", "", "10.1.2.3", "2026")
     list_commands._print_nodes("demo", [node])
-    assert all(word in shown.getvalue() for word in ("i-00000000000000001", "10.1.2.3", "Running", "workers"))
+    shown = capsys.readouterr().out
+    assert all(word in shown for word in ("i-00000000000000001", "10.1.2.3", "Running", "workers"))

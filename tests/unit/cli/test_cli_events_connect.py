@@ -171,7 +171,7 @@ def test_the_configuration_comes_before_the_nodes(made: Cloud, project: Path, hk
     where = ["--dry-run", "--json"]
     expected = json.loads(hk("connect", "worker-group/2", *where).out)
     other = (project / "provisioning_parameters.json").rename(project / "other.json")
-    assert "which cluster?" in hk("connect", "worker-group/2", *where).err
+    assert "specify a cluster" in hk("connect", "worker-group/2", *where).err
     assert json.loads(hk("connect", str(other), "worker-group/2", *where).out) == expected
     asked = json.loads(hk("connect", str(other), "worker-group/2", "uptime", "--ssh", *where).out)["command"]
     assert asked[-1] == "uptime" and "User=ubuntu" in asked and not any("KnownHosts" in word for word in asked)

@@ -35,7 +35,7 @@ def test_every_code_has_an_explanation(code: str) -> None:
 
 
 def test_an_exit_code_is_explained() -> None:
-    assert "the job gave up, is held" in run("86")
+    assert "the job gave up and is held" in run("86")
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ def test_an_interview(tmp_path: Path) -> None:
         ("Number of workers", "16"),
         ("DNS name of FSx for Lustre", ""),
         ("EFS file system", "fs-0123456789abcdef0"),
-        ("Its access point", ""),
+        ("Access point of EFS", ""),
         ("Bucket with training data", "größe"),
     )
     terminal.until("is not a bucket name")
@@ -154,7 +154,7 @@ def test_an_interview(tmp_path: Path) -> None:
     assert [mount["path"] for mount in kit["mounts"]] == ["/efs"] and len(kit["users"]) == 2
 
 
-@pytest.mark.parametrize(("key", "code", "last"), [("\x03", 130, "stopped"), ("\x04", 2, "--help names them")])
+@pytest.mark.parametrize(("key", "code", "last"), [("\x03", 130, "stopped"), ("\x04", 2, "see --help")])
 def test_whoever_stops_has_written_nothing(tmp_path: Path, key: str, code: int, last: str) -> None:
     """Ctrl-C, and the end of the input."""
     terminal = Terminal(tmp_path)
@@ -302,7 +302,7 @@ def test_from_awss_files_and_flags(empty: Path, hk: Hk) -> None:
     done = hk("init", *words, "--name", "new", "--workers", "9", "--lifecycle-mode", "on_init_complete", "ours.yaml")
     assert done.code == 0 and "next: hyperpod-kit validate --aws ours.yaml, then upload" in done.err
     assert hk("validate", "ours.yaml").code == 0
-    shown = json.loads(hk("config", "show", "ours.yaml", "--json").out)["hyperpod_kit"]["cluster"]
+    shown = json.loads(hk("config", "show", "ours.yaml", "--json").out)["configuration"]["hyperpod_kit"]["cluster"]
     assert (shown["name"], shown["instance_groups"][1]["count"]) == ("new", 9)
 
 
@@ -329,7 +329,7 @@ def test_a_region_of_habit_counts_less_than_the_clusters_own(
         (["--from-cluster-config", "cluster.json"], 2, "init needs --region"),
         (["--from-cluster-config", "none.json"], 3, "there is no configuration file none.json"),
         (["--from-cluster-config", "broken.json"], 1, "is not JSON"),
-        (["--from-cluster-config", "list.json"], 1, "this is no cluster"),
+        (["--from-cluster-config", "list.json"], 1, "this is not a cluster"),
         (["--from-parameters", "list.json"], 1, "holds no object"),
         (["--user", "anna:-1"], 2, "expected NAME:UID"),
         (["--from-example", "no/such/dir/c.json"], 3, "cannot write no/such/dir/c.json"),

@@ -128,7 +128,7 @@ def test_a_slurm_that_does_not_answer_is_told_and_keeps_nobody_from_an_emergency
     queue.silent = "Slurm cannot be asked: no way"
     for option in ("--when-idle", "--drain"):
         refused = hk(*line, "--yes", option)
-        assert refused.code == 3 and "cannot be waited for: Slurm cannot be asked" in refused.err
+        assert refused.code == 3 and "cannot wait for the jobs on these nodes: Slurm cannot be asked" in refused.err
     assert sent(cluster) == []
     done = hk(*line, "--yes", "--json")
     assert done.code == 0 and "could not be listed: Slurm cannot be asked: no way" in done.err and sent(cluster)
@@ -291,8 +291,8 @@ def test_a_change_does_not_wait_for_a_slurm_that_hangs(
     fewer(project)
     for option in ("--drain", "--when-idle"):
         refused = hk("update-cluster", "--yes", option)
-        assert refused.code == 3 and "the jobs on these nodes cannot be waited for" in refused.err, refused
-        assert "nobody waits without --when-idle and --drain" in refused.err and sent(cluster) == []
+        assert refused.code == 3 and "cannot wait for the jobs on these nodes" in refused.err, refused
+        assert "leave out --when-idle and --drain" in refused.err and sent(cluster) == []
     done = hk("update-cluster", "--yes")
     assert done.code == 0 and "could not be listed" in done.err and len(cluster.control.updates) == 1
 

@@ -42,8 +42,8 @@ def test_clusters_of_a_region(made: Cloud, hk: Hk) -> None:
 def test_through_a_pipe_a_row_is_a_line_of_words(made: Cloud, hk: Hk) -> None:
     shown = hk("list-cluster-nodes")
     _, head, *rows = shown.out.splitlines()
-    assert head.split() == ["group", "node", "address", "type", "state", "launched"] and len(rows) == 4
-    assert rows[0].split()[:3] == ["controller-machine", "i-00000000000000000", "10.0.0.1"]
+    assert head.split() == ["NODE", "GROUP", "ADDRESS", "TYPE", "STATE", "LAUNCHED"] and len(rows) == 4
+    assert rows[0].split()[:3] == ["i-00000000000000000", "controller-machine", "10.0.0.1"]
     assert rows[0].split()[-2:] == ["2026-01-01", "00:00:00Z"] and shown.out.isascii()
 
 

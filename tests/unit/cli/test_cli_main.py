@@ -45,8 +45,10 @@ def test_typing_mistakes(hk: Hk) -> None:
     assert hk("upload", "--nope").code == 2
     assert hk("init", "--workers", "-1").code == 2
     there = hk("node", "mounts")
-    assert there.code == 3 and there.err.startswith("error: `hyperpod-kit node` is on the cluster's nodes, not on this")
-    assert "hint: hyperpod-kit connect NODE" in there.err and "Usage" not in there.err
+    assert there.code == 3 and there.err.startswith(
+        "error: `hyperpod-kit node` runs on the nodes of a cluster, not on this"
+    )
+    assert "hint: run it there with hyperpod-kit connect NODE" in there.err and "Usage" not in there.err
 
 
 def test_start_up_imports_nothing_heavy(tmp_path: Path) -> None:
@@ -123,5 +125,5 @@ def test_no_far_word_is_suggested_and_a_node_s_command_is_named_as_that(hk: Hk) 
     far = hk("frob")
     assert far.code == 2 and "No such command 'frob'." in far.err and "Did you mean" not in far.err
     on_nodes = hk("node", "mounts")
-    assert on_nodes.code == 3 and "`hyperpod-kit node` is on the cluster's nodes" in on_nodes.err
-    assert "hint: hyperpod-kit connect NODE" in on_nodes.err
+    assert on_nodes.code == 3 and "`hyperpod-kit node` runs on the nodes of a cluster" in on_nodes.err
+    assert "hint: run it there with hyperpod-kit connect NODE" in on_nodes.err

@@ -338,4 +338,4 @@ def test_a_record_that_is_none_is_refused(new: str, hk: Hk, fleet: Fleet, cloud:
 
     Bucket("sagemaker-hyperpod-kit-demo", "us-east-1").put("hyperpod-kit/demo/rollout.json", text.encode())
     refused = hk("rollout", "start", "--yes")
-    assert refused.code == 1 and "is no record of a rollout" in refused.err and fleet.switched == []
+    assert refused.code == 1 and "is not a record of a rollout" in refused.err and fleet.switched == []

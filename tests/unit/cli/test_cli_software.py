@@ -45,7 +45,7 @@ def test_it_shows_asks_and_sends(running: Cloud, hk: Hk, monkeypatch: pytest.Mon
         },
     }
     unasked = hk(*WORKERS[:3])
-    assert unasked.code == 2 and "nobody is here" in unasked.err and running.control.software == []
+    assert unasked.code == 2 and "cannot ask for confirmation" in unasked.err and running.control.software == []
     sent = hk(*WORKERS)
     assert sent.code == 0 and "worker-group" in sent.out
     assert running.control.software == [

@@ -64,7 +64,7 @@ def test_nothing_that_can_be_taken_is_exit_code_1(capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "a plan for which model?"),
+        ([], "specify a model"),
         (["--parameters", "big"], "a number such as 8.03B"),
         (["--parameters", "8B", "--ranks", "7", "--nodes", "2"], "as many on each"),
         (["--parameters", "8B", "--data-size", "1GB"], "a size and a number of files"),

@@ -237,5 +237,5 @@ def test_each_shows_the_jobs_to_people_and_programs(
     assert unknown.code == 0 and json.loads(unknown.out)["jobs"] is None
     for option in ("--when-idle", "--drain"):
         refused = hk(name, *LINES[name], "--yes", option)
-        assert refused.code == 3 and "nobody waits without --when-idle and --drain" in refused.err, refused
+        assert refused.code == 3 and "leave out --when-idle and --drain" in refused.err, refused
     assert list(cloud.control.clusters) == ["demo"] and not cloud.control.updates

@@ -191,7 +191,7 @@ def test_a_change_that_aws_would_turn_away_is_not_sent(status: str) -> None:
     with pytest.raises(ClusterError, match=f"cluster demo is {status}: broke; AWS takes a change") as caught:
         require_aws_would_accept_update({**live(), "ClusterStatus": status, "FailureMessage": "broke"}, found)
     verb = "diagnose" if status == "Failed" else "wait"
-    assert caught.value.hint == f"hyperpod-kit {verb} --cluster demo, then again"
+    assert caught.value.hint == f"hyperpod-kit {verb} --cluster demo, then repeat the command"
     require_aws_would_accept_update({**live(), "ClusterStatus": "InService"}, found)
     require_aws_would_accept_update({**live(), "ClusterStatus": status, "NodeProvisioningMode": "Continuous"}, found)
     found.request["InstanceGroups"][0]["New"] = 1

@@ -190,10 +190,10 @@ def test_two_file_systems_and_groups_that_have_one_only() -> None:
 @pytest.mark.parametrize(
     ("cluster", "parameters", "message"),
     [
-        ({"a": 1}, None, "this is no cluster"),
-        ([1], None, "this is no cluster"),
-        ("x", None, "this is no cluster"),
-        ({"InstanceGroups": {}}, None, "this is no cluster"),
+        ({"a": 1}, None, "this is not a cluster"),
+        ([1], None, "this is not a cluster"),
+        ("x", None, "this is not a cluster"),
+        ({"InstanceGroups": {}}, None, "this is not a cluster"),
         ({"InstanceGroups": [], "Orchestrator": {"Eks": {"ClusterArn": "x"}}}, None, "orchestrated by EKS"),
         (None, [], "holds no object"),
         (None, {"hyperpod_kit": {}}, "a configuration of hyperpod-kit already"),

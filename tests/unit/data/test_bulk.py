@@ -135,7 +135,7 @@ def test_what_is_no_data_set_of_megatrons_is_said(tmp_path):
     with pytest.raises(DataError, match="there is no"):
         MegatronTokens(str(tmp_path / "c"))
     (tmp_path / "c.idx").write_bytes(b"something else" * 10)
-    with pytest.raises(DataError, match="no index of Megatron's"):
+    with pytest.raises(DataError, match="not an index of Megatron's"):
         MegatronTokens(str(tmp_path / "c"))
     write_documents(str(tmp_path / "c"), [[1, 2]], 10)
     (tmp_path / "c.bin").write_bytes(b"1")

@@ -107,7 +107,7 @@ def test_damage_on_the_way_is_found_and_brought_again(source, tmp_path, monkeypa
 
 
 def test_what_cannot_be_staged_is_said(tmp_path, source, monkeypatch):
-    with pytest.raises(DataError, match="is no directory"):
+    with pytest.raises(DataError, match="is not a directory"):
         stage(str(tmp_path / "none"), str(tmp_path / "out"))
     (tmp_path / "nothing").mkdir()
     with pytest.raises(DataError, match="there are no files"):
@@ -265,7 +265,7 @@ def test_what_does_not_come_is_one_error(bucket, source, tmp_path, monkeypatch):
     monkeypatch.setattr(s5cmd, "_RETRIES", 0)
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     store.faults.add(S3Fault(path="top", status=500, method="GET"))
-    with pytest.raises(DataUnavailable, match=r"1 files did not come, top\.txt first: .*41 files were brought"):
+    with pytest.raises(DataUnavailable, match=r"1 files did not come, top\.txt first: .*41 files were copied"):
         stage("s3://corpus/run", str(tmp_path / "out"))
     store.faults.clear()
     assert stage("s3://corpus/run", str(tmp_path / "out")).brought == 1

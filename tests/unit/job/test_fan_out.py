@@ -130,7 +130,7 @@ def test_what_cannot_be_copied_is_said_before_anything_is(source: Path, job: Pat
     with pytest.raises(UsageError, match="no regular file"):
         listing.listed(str(source))
     for name in ("../x", "/etc/x", "a//b", f"{listing.STATE_DIRECTORY_NAME}/journal", "", "a/.."):
-        with pytest.raises(ValueError, match="no name of a file"):
+        with pytest.raises(ValueError, match="not a name of a file"):
             listing.from_json([["x", name, 1, 0o644, 1]])
 
 

@@ -282,7 +282,7 @@ def test_the_command_says_where_and_what_to_do(tmp_path: Path, capsys: pytest.Ca
         f"{bad}:1: warning J006: a requeue truncates the log. Add #SBATCH --open-mode=append\n"
     )
     assert cli.main(["lint", str(bad), "--json"]) == 1
-    [found] = json.loads(capsys.readouterr().out)
+    [found] = json.loads(capsys.readouterr().out)["findings"]
     assert (found["file"], found["code"], found["line"]) == (str(bad), "J006", 1)
     with pytest.raises(Absent, match="cannot read"):
         cli.main(["lint", str(tmp_path / "missing")])

@@ -101,7 +101,7 @@ def test_a_cancelled_job_stays_cancelled(work: Work) -> None:
 
 def test_doctor_reads_a_real_configuration(work: Work) -> None:
     done = work.slurm.call(PYTHON, "-I", "-S", str(MAIN), "doctor", "--json", check=False)
-    found = {finding["code"]: finding for finding in json.loads(done)}
+    found = {finding["code"]: finding for finding in json.loads(done)["findings"]}
     assert {"S002", "S003", "S009"} <= set(found), "it has no hooks of ours"
     assert found["S003"]["line"] == "PrologFlags=Alloc"
 

@@ -266,7 +266,7 @@ def test_sssd_of_somebody_else_is_left_alone(fake: Any) -> None:
     conf = fake.root / "etc/sssd/sssd.conf"
     conf.parent.mkdir()
     conf.write_text("[sssd]\n")
-    assert "somebody else's" in run(with_steps(fake.node, sssd=LDAP))["steps"][0]["error"]
+    assert "was not written by hyperpod-kit" in run(with_steps(fake.node, sssd=LDAP))["steps"][0]["error"]
     fake.runner.calls.clear()
     run(with_steps(fake.node))
     assert conf.read_text() == "[sssd]\n" and "disable" not in "\n".join(fake.runner.calls)

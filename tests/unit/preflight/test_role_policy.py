@@ -178,7 +178,7 @@ def test_no_role_writes_where_the_bundle_is(tmp_path: Path, capsys: pytest.Captu
     bundle = values["hyperpod_kit"]["bundle"]
     assert denied["Resource"] == f"arn:aws:s3:::{bundle['bucket']}/{bundle['prefix']}*"
     assert {"s3:PutObject", "s3:DeleteObject", "s3:DeleteObjectVersion"} <= set(denied["Action"])
-    assert "every process of every user on these nodes has these rights" in said.err
+    assert "every process of every user on these nodes has these permissions" in said.err
     values["hyperpod_kit"]["metadata_service"] = {"users": ["alice"]}
     config.write_text(json.dumps(values))
     assert run_command_line(["policy", str(config)]) == 0

@@ -127,7 +127,7 @@ def test_all_the_same(world: ClusterOfBundles, diff: Any, capsys: pytest.Capture
     code, answer = diff()
     assert (code, answer["same"], answer["changes"]) == (0, True, {})
     assert [row["state"] for row in answer["places"]] == ["same"] * 5
-    assert answer["places"][-1]["detail"] == "created 2027-01-15 08:00 UTC"
+    assert answer["places"][-1]["detail"] == "created 2027-01-15 08:00:00Z"
     capsys.readouterr()
     assert run_command_line(["diff", *world.ssh()]) == 0
     out, err = capsys.readouterr()
@@ -185,8 +185,8 @@ def test_every_state_of_a_node_and_of_the_files_in_s3(world: ClusterOfBundles, d
     assert code == 1 and answer["changes"][world.older.bundle_id]["changed"] == ["node_config.json"]
     assert (s3["state"], s3["files"]) == ("damaged", ["on_create.sh: damaged", "extra: not of this bundle"])
     assert [(row["state"], row["detail"]) for row in nodes[:6]] == [
-        ("same", "created 2027-01-15 08:00 UTC"),
-        ("differs", "created 2027-01-15 08:00 UTC"),
+        ("same", "created 2027-01-15 08:00:00Z"),
+        ("differs", "created 2027-01-15 08:00:00Z"),
         ("absent", "no bundle is installed: see /var/log/provision/provisioning.log there"),
         ("failed", "its creation failed: see status.json there"),
         ("failed", "no creation ended"),

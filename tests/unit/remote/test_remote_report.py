@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 from xml.etree import ElementTree as Xml
 
 import pytest
-from rich.console import Console
 
 from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.states import MountState
@@ -35,12 +33,10 @@ def fleet() -> list[NodeReport]:
 
 def test_a_thousand_nodes_are_read_at_one_glance() -> None:
     reports = fleet()
-    out = io.StringIO()
-    Console(file=out, width=100).print(mount_counts_table("demo", reports))
-    lines = [line.rstrip() for line in out.getvalue().splitlines() if line.strip()]
-    assert len(lines) == 4, "title, head, rule and one row"
-    assert lines[1].split() == ["group", "mount", "path", "nodes", "ok", "stale", "hung", "no", "answer"]
-    assert lines[3].split() == ["workers", "data", "/mnt/data", "1000", "993", "3", "1", "3"]
+    lines = mount_counts_table("demo", reports).format(80).splitlines()
+    assert len(lines) == 3, "title, heads and one row"
+    assert lines[1].split() == ["MOUNT", "GROUP", "PATH", "NODES", "OK", "STALE", "HUNG", "NO", "ANSWER"]
+    assert lines[2].split() == ["data", "workers", "/mnt/data", "1000", "993", "3", "1", "3"]
     assert describe_problems(reports) == [
         "3 nodes of workers: data at /mnt/data is stale: Transport endpoint is not connected: ip-10-1-0-[8-9,20]",
         "3 nodes of workers: it is silent: no answer within 10 s: ip-10-1-0-[41-42],ip-10-1-3-201",
@@ -62,13 +58,9 @@ def test_what_is_nearly_full_is_warned_of_and_counts_as_healthy() -> None:
         "2 nodes of workers: warning: data at /mnt/data is 84 % full; what fills it: hyperpod-kit storage usage "
         "/mnt/data: ip-10-1-0-[2-3]"
     ]
-    out = io.StringIO()
-    screen = Console(file=out, width=160)
-    screen.print(mount_counts_table("demo", reports))
-    screen.print(mount_rows_table("demo", reports, 2.0, 160))
-    screen.print(mount_rows_table("demo", reports, 2.0, 100))
-    shown = out.getvalue()
-    assert "nearly full" in shown and shown.count("84 %") == 4
+    rows = mount_rows_table("demo", reports, 2.0)
+    shown = rows.format(160) + rows.format(100)
+    assert "NEARLY FULL" in mount_counts_table("demo", reports).format(160) and shown.count("84 %") == 4
     (told,) = reports[1].to_dict()["mounts"]
     assert (told["healthy"], told["nearly_full"], told["share"]) == (True, True, 0.849)
     untold = reports[0].to_dict()["mounts"][0]
@@ -139,6 +131,4 @@ def test_junit_has_a_case_for_each_mount_and_each_silence() -> None:
 
 @pytest.mark.parametrize("reports", [[], [node(0, error="x")], [NodeReport(NodeTarget("i-9", "head", "", ""))]])
 def test_tables_without_mounts_are_tables(reports: list[NodeReport]) -> None:
-    out = io.StringIO()
-    Console(file=out, width=100).print(mount_counts_table("demo", reports))
-    assert "mounts of cluster demo" in out.getvalue()
+    assert "mounts of cluster demo" in mount_counts_table("demo", reports).format(100)

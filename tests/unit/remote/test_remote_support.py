@@ -185,7 +185,7 @@ def test_a_file_that_is_there_is_not_written_over(
     assert run_command_line([*line, "--overwrite", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["path"] == str(out) and shown["bytes"] == out.stat().st_size
-    assert {"what": "nodes", "reason": "--no-nodes"} in shown["left_out"]
+    assert {"what": "nodes", "reason": "--no-nodes"} in shown["manifest"]["left_out"]
 
 
 def test_the_archive_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,7 @@ def check_coverage_and_count_tensors(trees: Mapping[int, Mapping[str, Any]], sto
                 "it; call it before the first save, and start again when that changes"
             )
         if not all(_is_pair(pair) for pair in listed_names):
-            raise CheckpointError(f"rank {rank}'s list of what it holds has what is no name and layout")
+            raise CheckpointError(f"rank {rank}'s list of what it holds has what is not a name and layout")
         lists[rank] = listed_names
     problem = describe_layout_conflict(lists)
     if problem is not None:

@@ -69,7 +69,7 @@ class Report(NamedTuple):
         """Raises KeyError, TypeError, ValueError when it is none."""
         page, record = control_page.parse_page(dict(body["page"])), parse_record(body["record"])
         if not isinstance(body["extra"], str):
-            raise ValueError("its tree is no text")
+            raise ValueError("its tree is not a text")
         return Report(
             page, record, body["extra"], parse_pieces(body.get("pieces", ())), parse_in_shard(body.get("tree"))
         )

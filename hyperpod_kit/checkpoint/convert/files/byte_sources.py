@@ -121,7 +121,7 @@ def open_regular_file(path: Path) -> int:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise CheckpointError(f"{path} is no file", hint="copy it here again")
+        raise CheckpointError(f"{path} is not a file", hint="copy it here again")
     return fd
 
 

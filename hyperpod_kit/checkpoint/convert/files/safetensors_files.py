@@ -44,7 +44,7 @@ def inspect_file(files: ImportedFiles, path: Path) -> WeightFiles:
     """Return the tensors of a safetensors file, checked against its size. Raise UsageError for what is no file,
     or holds what cannot be taken over, CheckpointError for what is damaged, OSError."""
     if not path.is_file():
-        raise Absent(f"{path} is no file", hint="name a .safetensors file; of a directory: --from huggingface")
+        raise Absent(f"{path} is not a file", hint="name a .safetensors file; of a directory: --from huggingface")
     return WeightFiles(path, _locate_pieces(files, path), {}, path.stat().st_size, 1)
 
 

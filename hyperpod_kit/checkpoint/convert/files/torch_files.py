@@ -59,7 +59,7 @@ def verify_checksums_if_present(path: Path, hint: str) -> bool:
     """Compare the check sum of each entry of the file and return True; return False where torch wrote none.
     Raise CheckpointError, with `hint`."""
     if not path.is_file():
-        raise CheckpointError(f"{path} is no file", hint=hint)
+        raise CheckpointError(f"{path} is not a file", hint=hint)
     with damage_as_checkpoint_error(path, hint), descriptor_path(path) as open_path, zipfile.ZipFile(
         open_path
     ) as archive:
@@ -109,7 +109,7 @@ def locate_tensor(files: ImportedFiles, path: Path, begin: int, size: int) -> St
             raise ValueError("its bytes are in another order")
         pickled = _TensorPickle(io.BytesIO(archive_entries.read(entries["data.pkl"]))).load()
         if not isinstance(pickled, _PickledTensor):
-            raise ValueError("it is no tensor")
+            raise ValueError("it is not a tensor")
         entry = entries[f"data/{pickled.key}"]
         nbytes = _item_count(pickled.shape) * pickled.dtype.itemsize
         if pickled.offset or entry.file_size != nbytes:
@@ -329,7 +329,7 @@ def load_file(path: Path) -> TorchFile:
     """Load a file of torch.save after comparing its check sums. Raise UsageError for what is no dict, or of
     classes that are not taken over, CheckpointError, OSError."""
     if not path.is_file():
-        raise Absent(f"{path} is no file", hint="name a file that torch.save wrote")
+        raise Absent(f"{path} is not a file", hint="name a file that torch.save wrote")
     has_checksums = verify_checksums_if_present(path, AGAIN)
     try:
         with damage_as_checkpoint_error(path, AGAIN), descriptor_path(path) as open_path:

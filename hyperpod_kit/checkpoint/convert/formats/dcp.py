@@ -174,7 +174,7 @@ def load_value(files: ImportedFiles, folder: DcpFolder, name: str) -> Any:
     except pickle.UnpicklingError as err:
         raise UsageError(
             f"{name} in {folder.path} is of a class that is not taken over: {torch_files.refused_class(err)}",
-            hint="load it with the program that wrote it, and save it with Checkpoints: docs/how-to/dcp.md",
+            hint="load it with the program that wrote it, and save it with Checkpoints",
         ) from None
 
 
@@ -255,7 +255,7 @@ def _load_metadata(folder: Path) -> dcp_metadata.Metadata:
         loaded = _Records(io.BytesIO(read_small_file(path, _METADATA_LIMIT))).load()
     except (FileNotFoundError, NotADirectoryError):
         raise UsageError(
-            f"{folder} has no {METADATA}, so it is no checkpoint of torch.distributed.checkpoint that was finished",
+            f"{folder} has no {METADATA}, so it is not a checkpoint of torch.distributed.checkpoint that was finished",
             hint="name the directory that was its checkpoint_id",
         ) from None
     except UNPICKLE_ERRORS as err:

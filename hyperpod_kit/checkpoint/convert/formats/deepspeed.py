@@ -41,7 +41,7 @@ _MODEL = "mp_rank_00_model_states.pt"
 _OF_RANK = re.compile(r"(bf16_)?zero_pp_rank_([0-9]{1,6})_mp_rank_00_(model|optim)_states\.pt")
 _LATEST = "latest"
 _LATEST_LIMIT = 4096
-_ALTERNATIVE_HINT = "load it with DeepSpeed, then ZeroCheckpoints in a new root: docs/how-to/deepspeed.md"
+_ALTERNATIVE_HINT = "load it with DeepSpeed, then save it with ZeroCheckpoints in a new root"
 _SAVE_HINT = "save it again with DeepSpeed, or --tag for another one"
 
 
@@ -104,7 +104,7 @@ def _read_tag_in_latest_file(folder: Path) -> str:
             return file.read(_LATEST_LIMIT).decode("utf-8", "replace").strip()
     except FileNotFoundError:
         if not folder.is_dir():
-            raise Absent(f"{folder} is no directory", hint="name the save_dir of engine.save_checkpoint") from None
+            raise Absent(f"{folder} is not a directory", hint="name the save_dir of engine.save_checkpoint") from None
         tags = _first_tags_for_hint(folder)
         hint = "name what save_checkpoint was given"
         if tags:
@@ -146,7 +146,7 @@ def _files_by_rank(path: Path) -> tuple[tuple[str, ...], ...]:
     if not optimizers and (shared or models):
         raise UsageError(
             f"{path} has no zero_pp_rank_*_optim_states.pt: it is of DeepSpeed without ZeRO, or without its optimizer",
-            hint="torch.load the model's file, and Manager(root) with State: docs/checkpoints.md",
+            hint="load the model's file with torch.load, and save it with Manager(root) and State",
         )
     if not optimizers:
         raise UsageError(f"{path} has no files of DeepSpeed's ZeRO", hint="name the save_dir of save_checkpoint")

@@ -61,7 +61,7 @@ def inspect_folder(files: ImportedFiles, folder: Path) -> MegatronFolder:
     config = folder / _CONFIG
     if not config.is_file():
         raise UsageError(
-            f"{folder} has no {_CONFIG}, so it is no checkpoint of dist_checkpointing that was finished",
+            f"{folder} has no {_CONFIG}, so it is not a checkpoint of dist_checkpointing that was finished",
             hint="name its checkpoint_dir: iter_0000100 and the like; of plain torch: --from dcp",
         )
     try:

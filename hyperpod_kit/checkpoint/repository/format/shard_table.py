@@ -189,5 +189,5 @@ def decode_table(pattern: ShardPattern, body: Any) -> ShardTable:
 
 def _require_list(value: Any, count: Optional[int] = None) -> List[Any]:
     if not isinstance(value, list) or (count is not None and len(value) != count):
-        raise ValueError(f"{str(value)[:40]} is no list{f' of {count}' if count is not None else ''}")
+        raise ValueError(f"{str(value)[:40]} is not a list{f' of {count}' if count is not None else ''}")
     return value

@@ -188,5 +188,5 @@ def require_name_below_root(name: str) -> str:
     else:
         parts = name.split("/")
     if any(part in ("", ".", "..") or "\0" in part for part in parts):
-        raise ValueError(f"{name!r} is no name below a checkpoint root")
+        raise ValueError(f"{name!r} is not a name below a checkpoint root")
     return name

@@ -5,12 +5,12 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
+from hyperpod_kit.command_line.documents import document
 from hyperpod_kit.errors import NodeError, Unreachable
 from hyperpod_kit.model.states import LifecycleMode
 from hyperpod_kit.node.machine.context import Node, open_node
@@ -22,6 +22,7 @@ from hyperpod_kit.node.slurm.guard.judge import judge
 from hyperpod_kit.node.slurm.guard.mend import Mended, Tries
 from hyperpod_kit.slurm.findings import GuardRecord, SlurmFinding, read_guard_record
 from hyperpod_kit.system.bounded_child import call_in_child
+from hyperpod_kit.untrusted import terminal
 from hyperpod_kit.untrusted.dataclass_json import dataclass_to_json
 
 if TYPE_CHECKING:
@@ -57,7 +58,9 @@ def _print_record(node: Node, record: GuardRecord, as_json: bool) -> int:
     """Print the findings; return exit code 1 when any is a fault, else 0."""
     if as_json:
         findings = [dataclass_to_json(finding) for finding in record.findings]
-        print(json.dumps({"node": node.facts.node, "checked_at": record.checked_at, "findings": findings}))
+        terminal.print_json(
+            document("node slurm", {"node": node.facts.node, "checked_at": record.checked_at, "findings": findings})
+        )
     else:
         for finding in record.findings:
             severity = "notice"

@@ -49,7 +49,7 @@ class Lustre:
         project = self._project or current_project or owner
         if not project:
             raise QuotaError(
-                f"{directory} is root's, so that its owner's number is no project's", hint="--project NUMBER"
+                f"{directory} is root's, so that its owner's number is not a project's", hint="--project NUMBER"
             )
         if not current_project and not self._project:
             self._require_unused_project(project, directory)

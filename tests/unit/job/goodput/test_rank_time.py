@@ -114,5 +114,5 @@ def test_a_torn_line_costs_itself_alone(tmp_path: Path) -> None:
     append(path, time_rows.encoded(row)[:-20])
     append(path, time_rows.encoded(row))
     assert len(time_rows.read(str(tmp_path), "7.0.0")) == 1
-    with pytest.raises(ValueError, match="is no attempt"):
+    with pytest.raises(ValueError, match="is not an attempt"):
         time_rows.path(str(tmp_path), "../7")

@@ -205,8 +205,8 @@ def test_a_check_that_is_killed_sends_the_rest_the_next_time(tmp_path: Path) -> 
 def test_a_check_without_a_sink_says_so_each_time(crossed: Crossed, capsys: Capture) -> None:
     words = crossed.quota()
     for sinks, directories, complaint in (
-        ({}, {"/fsx/alice": ["a@x.example"]}, "names no mail server and no SNS topic"),
-        ({"mail": "127.0.0.1:1"}, {"/fsx/alice": []}, "/fsx/alice: nobody is alerted"),
+        ({}, {"/fsx/alice": ["a@x.example"]}, "has neither a mail server nor an SNS topic"),
+        ({"mail": "127.0.0.1:1"}, {"/fsx/alice": []}, "/fsx/alice: no alerts are sent"),
     ):
         crossed.file.write_text(json.dumps({"directories": directories, "sinks": sinks}))
         for _ in range(2):
@@ -215,7 +215,7 @@ def test_a_check_without_a_sink_says_so_each_time(crossed: Crossed, capsys: Capt
             assert complaint in shown.err and "sent to" not in shown.out
     crossed.share(0.1)
     crossed.file.write_text(json.dumps({"directories": {"/fsx/alice": []}}))
-    assert run_command_line(words) == 0 and "nobody is alerted" in capsys.readouterr().err
+    assert run_command_line(words) == 0 and "no alerts are sent" in capsys.readouterr().err
 
 
 def test_what_cannot_be_noted_is_not_sent(crossed: Crossed, servers: AlertServers, capsys: Capture) -> None:

@@ -123,7 +123,13 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     (tmp_path / "n1.jsonl").write_text("\n".join(lines) + "\n")
     (tmp_path / "sacct").write_text("41|2001|alice|n1|0|200\n")
     assert run_command_line(["storage", "audit", "import", "node", "n1.jsonl", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"files": 1, "records": 1, "gaps": 1, "again": 0}
+    assert json.loads(capsys.readouterr().out) == {
+        "format": "hpk-storage-audit-import/1",
+        "files": 1,
+        "records": 1,
+        "gaps": 1,
+        "again": 0,
+    }
     assert run_command_line(["storage", "audit", "jobs", "--from", "sacct"]) == 0
     capsys.readouterr()
     assert run_command_line(["storage", "audit", "query", "--user", "alice"]) == 0
@@ -139,5 +145,5 @@ def test_another_programs_file_is_refused(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "theirs") as base:
         base.execute("create table about (name text, value text)")
     base.close()
-    with pytest.raises(UsageError, match="no ledger of audits"):
+    with pytest.raises(UsageError, match="not a ledger of audits"):
         AuditLedger(tmp_path / "theirs")

@@ -241,7 +241,7 @@ def test_a_log_that_ends_within_a_line_is_gone_on_with_and_the_tear_is_seen(base
 
 
 def test_what_would_wait_for_itself_is_refused(base: Path) -> None:
-    with pytest.raises(Absent, match="no mount of its own"):
+    with pytest.raises(Absent, match="not a mount of its own"):
         supervisor.supervise_audit(str(base), str(base / "log"))
     with pytest.raises(NodeError, match="would wait for itself"):
         supervisor.supervise_audit("/dev/shm", "/dev/shm/log")

@@ -194,7 +194,7 @@ def test_fio_is_asked_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_a_mount_is_named_by_its_type_or_by_its_admin(tmp_path: Path) -> None:
     assert run.parse_mount(f"{tmp_path}=fsx-lustre").kind == "fsx-lustre"
-    with pytest.raises(Absent, match="is no directory"):
+    with pytest.raises(Absent, match="is not a directory"):
         run.parse_mount("/nowhere")
 
 

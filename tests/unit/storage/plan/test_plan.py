@@ -248,8 +248,8 @@ def test_every_price_has_its_day_and_one_of_ones_own_takes_its_place(tmp_path: P
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ("{", "no list of prices"),
-        ('{"gold": {"usd": 1, "date": "2026"}}', "no price that is used"),
+        ("{", "not a list of prices"),
+        ('{"gold": {"usd": 1, "date": "2026"}}', "not a price that is used"),
         ('{"s3": 1}', "s3.usd is None"),
         ('{"s3": {"usd": -1, "date": "2026"}}', "s3.usd is -1"),
         ('{"s3": {"usd": 1}}', "without its day"),

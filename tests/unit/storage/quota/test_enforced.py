@@ -75,7 +75,7 @@ def test_a_write_stops_at_the_limit_and_the_next_directory_does_not_feel_it(
     as_user(ALICE, filling)
     as_user(BOB, lambda: fill(bob / "much", 32 * MIB))
     assert run_command_line(["storage", "quota", "show", str(alice), "--json"]) == 1
-    (body,) = json.loads(capsys.readouterr().out)
+    (body,) = json.loads(capsys.readouterr().out)["directories"]
     assert body["limits"]["hard_bytes"] == 16 * MIB and 0.9 < body["share"] <= 1.0 and body["files"] is None
     assert run_command_line(["storage", "quota", "show", str(alice)]) == 1
     assert "16.0 MiB" in capsys.readouterr().out

@@ -179,7 +179,7 @@ def test_a_task_that_fails_or_stands_still_or_is_refused_ends_with_its_words(pla
     assert "task-3 S3 said no" in place.release().retained[0][1]
     place.fsx.ends = "EXECUTING"
     done = place.release()
-    assert len(done.retained) == 3 and "shows no change for 300 s" in done.retained[0][1] and place.seconds >= 300
+    assert len(done.retained) == 3 and "has shown no progress for 300 s" in done.retained[0][1] and place.seconds >= 300
     assert any("2 of 4 files" in words for words in place.said)
     place.fsx.refuses = True
     assert "DataRepositoryTaskExecuting" in place.release().retained[0][1]

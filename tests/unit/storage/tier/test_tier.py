@@ -292,7 +292,7 @@ def test_what_is_no_root(place: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert run_command_line(["storage", "tier", "s3://bucket/x", *words]) == 2
     assert run_command_line(["storage", "tier", str(place / "nothing"), *words]) == 3
     assert run_command_line(["storage", "tier", str(place / "run"), *words]) == 1
-    assert "nobody says whose" in capsys.readouterr().err
+    assert "the run of these checkpoints is unknown" in capsys.readouterr().err
     put_checkpoint(PosixStore(str(place / "run")), 1)
     assert run_command_line(["storage", "tier", str(place / "run"), "--older-than", "1d"]) == 2
     assert run_command_line(["storage", "tier", str(place / "run"), "--delete"]) == 2

@@ -142,9 +142,9 @@ def test_growth_shares_and_cost_are_on_the_screen(tmp_path: Path, capsys: pytest
     words = [str(tree), "--state", str(tmp_path / "state"), "--history", str(place), "--price", "100"]
     assert run_command_line(["storage", "usage", *words]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "four times out of five), over 5 days" in shown and "US dollars a month" in shown and "100.0%" in shown
+    assert "four times out of five), over 5 days" in shown and "USD/MONTH" in shown and "100.0%" in shown
     assert run_command_line(["storage", "usage", *words, "--json"]) == 0
-    (body,) = json.loads(capsys.readouterr().out)
+    (body,) = json.loads(capsys.readouterr().out)["roots"]
     assert body["history_days"] == 6 and body["growth"]["rows"] == 6 and "likely" in body["full_in_days"]
     assert body["total"]["usd_a_month"] == pytest.approx(body["total"]["allocated"] / 1e9 * 100)
     assert sum(one["share"] for one in body["users"].values()) == pytest.approx(1.0)

@@ -110,7 +110,7 @@ def test_a_prefix_counts_old_versions_and_unfinished_uploads(
     bucket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_command_line(["storage", "usage", bucket, "--depth", "1", "--json", "--state", str(tmp_path / "s")]) == 0
-    (body,) = json.loads(capsys.readouterr().out)
+    (body,) = json.loads(capsys.readouterr().out)["roots"]
     kinds = {kind: (one["entries"], one["size"]) for kind, one in body["kinds"].items()}
     assert kinds == {
         "": (100, 90 * 5 + 10),

@@ -146,7 +146,7 @@ def test_a_directory_that_cannot_be_read_is_named_and_the_rest_is_counted(tmp_pa
     ended = subprocess.run([*argv, *words], timeout=60, capture_output=True, text=True)
     closed.chmod(0o700)
     assert ended.returncode == 1, ended.stderr
-    (body,) = json.loads(ended.stdout)
+    (body,) = json.loads(ended.stdout)["roots"]
     assert body["unread"] == [{"path": str(closed), "why": "Permission denied"}] and body["unread_count"] == 1
     assert body["total"]["entries"] == expected or os.geteuid()
 

@@ -214,6 +214,7 @@ def test_without_botocore_it_says_that_nobody_looked_at_the_limits(monkeypatch: 
     wrong = both(group(1, threads_per_core=3), cluster(name="a_b"))
     assert [code for code, _ in findings(wrong)] == ["HPK-K001", "HPK-R004"]
     shapes._load_service_model.cache_clear()
+    shapes.service_model_loader.cache_clear()
     monkeypatch.setitem(sys.modules, "botocore", None)
     monkeypatch.setitem(sys.modules, "botocore.loaders", None)
     assert findings(wrong) == [("HPK-K001", f"{C}.name"), ("HPK-R005", C)]

@@ -142,7 +142,8 @@ def test_a_replaced_worker_finds_it(site: Site) -> None:
 
 
 def test_a_job_keeps_its_version_when_there_is_a_newer_one(site: Site) -> None:
-    ranks = "python -c 'import time; time.sleep(90); import train_code; print(train_code.VERSION)'"
+    program = 'import subprocess; subprocess.run(["sleep", "90"]); import train_code; print(train_code.VERSION)'
+    ranks = f"python -c {shlex.quote(program)}"
     wrapped = f"source {TOP}/$(uname -m)/bin/activate; srun -Q {ranks}"
     job = site.on(f"sbatch --parsable -N3 -o /fsx/kept.out --wrap {shlex.quote(wrapped)}", site.head, "trainer")
     wait_until("its start", lambda: "RUNNING" in site.on(f"squeue -h -j {job} -o %T", site.head), timeout=60)

@@ -22,7 +22,7 @@ UNIT = "configure-efa-fsx-lustre-client.service"
 DEVICES = "/sys/class/infiniband"
 START_SECONDS = 120.0
 ASK_SECONDS = 20.0
-HINT = "docs/mounts.md, `lustre`, says how a script of the configuration installs it; then replace the node"
+HINT = "install it with a script of the configuration that runs before the mounts, then replace the node"
 
 
 class EfaLustre:

@@ -19,6 +19,7 @@ BY_NAME_OF_A_VARIABLE = {
     "data merge",
     "data split",
     "delete-node",
+    "health-check",
     "reboot-node",
     "replace-node",
     "rollout resume",

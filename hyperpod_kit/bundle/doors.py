@@ -46,6 +46,7 @@ DOORS = (
     Door("lifecycle_script.py", DoorKind.FILE, "other lifecycle scripts, with the arguments of AWS's own", BEFORE),
     Door("bin/hyperpod-kit", DoorKind.FILE, "/usr/local/bin/hyperpod-kit, units, Slurm's hooks, SSH", BEFORE),
     Door("lib/__main__.py", DoorKind.FILE, "bin/hyperpod-kit and on_create.sh, as `python3 -I -S …/lib`", BEFORE),
+    Door("node_config.json", DoorKind.FILE, "`job lint` of a job's environment, to read what the node has", "0.1.0"),
     Door("lib/hyperpod_kit/job/__main__.py", DoorKind.FILE, "srun, for each rank of a `job run` at work", BEFORE),
     Door("slurm/prolog.sh", DoorKind.FILE, "slurmd, by its slurm.conf", BEFORE),
     Door("slurm/epilog.sh", DoorKind.FILE, "slurmd, by its slurm.conf", BEFORE),

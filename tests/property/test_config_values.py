@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from hyperpod_kit.bundle import scripts
+from hyperpod_kit.bundle import requirements, scripts
 from hyperpod_kit.bundle.render import (
     Bundle,
     escape_unit_line,
@@ -95,6 +95,7 @@ def judge(values: dict[str, Any]) -> Tuple[Settings, List[Finding]]:
         *text_checks.find_secrets_and_unfit_texts(values),
         *validate(decoded),
         *scripts.find_custom_script_problems(decoded),
+        *requirements.find_requirement_problems(decoded),
     ]
     return decoded, select_errors(found)
 
@@ -275,7 +276,7 @@ def odd_bundle(tmp_path: Path) -> Bundle:
     del values["hyperpod_kit"]["homes"]
     config = tmp_path / "provisioning_parameters.json"
     config.write_text(json.dumps(values))
-    shutil.copytree(BESIDE / "own", tmp_path / "own")
+    shutil.copytree(BESIDE, tmp_path, dirs_exist_ok=True)
     return render(load(config))
 
 

@@ -24,6 +24,7 @@ pytestmark = [
 
 NAME = "environments"
 TOP = "/fsx/environments/training"
+GO = "/fsx/environments-go"
 BRING = """\
 #!/bin/bash
 set -e
@@ -142,14 +143,16 @@ def test_a_replaced_worker_finds_it(site: Site) -> None:
 
 
 def test_a_job_keeps_its_version_when_there_is_a_newer_one(site: Site) -> None:
-    program = 'import subprocess; subprocess.run(["sleep", "90"]); import train_code; print(train_code.VERSION)'
-    ranks = f"python -c {shlex.quote(program)}"
+    site.on(f"rm -f {GO}", site.head)
+    wait = f"until [ -e {GO} ]; do sleep 1; done"
+    ranks = f"python -c 'import os; os.system(\"{wait}\"); import train_code; print(train_code.VERSION)'"
     wrapped = f"source {TOP}/$(uname -m)/bin/activate; srun -Q {ranks}"
     job = site.on(f"sbatch --parsable -N3 -o /fsx/kept.out --wrap {shlex.quote(wrapped)}", site.head, "trainer")
     wait_until("its start", lambda: "RUNNING" in site.on(f"squeue -h -j {job} -o %T", site.head), timeout=60)
     site.lock("2.0")
     site.driver.kit("upload", str(site.config))
     site.driver.kit("rollout", "start", str(site.config), "--yes", "--batch", "3", timeout=900)
+    site.on(f"touch {GO}", site.head)
     wait_until("its end", lambda: not site.on(f"squeue -h -j {job} -o %T", site.head), timeout=240)
     assert site.on("cat /fsx/kept.out", site.head).split() == ["1.0"] * 3
     assert site.version_in_a_job() == ["2.0"] * 3

@@ -64,7 +64,8 @@ def rehearse() -> None:
     default="stock",
     show_default=True,
     type=click.Choice(list(PROFILES)),
-    help="Kind of cluster: `stock` has this machine's Slurm, `today` and `newest` later ones, `hyperpod` its retry.",
+    help="Kind of cluster: `stock` has this machine's Slurm, `today` and `newest` later ones, `hyperpod` its retry, "
+    "`hyperpod-2026` two Slurms and its agents too.",
 )
 @click.option(
     "--tree",

@@ -197,6 +197,43 @@ class MachineSite:
         except FileNotFoundError:
             return 0.0
 
+    def update_workers(self, **fields: object) -> None:
+        """UpdateCluster with these fields of the workers' group beside those that it has."""
+        [cluster] = boot.require_running(self.driver.name)[1]["clusters"]
+        [group] = [
+            entry
+            for entry in cluster["request"]["InstanceGroups"]
+            if cluster["slurm"].get(entry["InstanceGroupName"]) == "Compute"
+        ]
+        text = json.dumps([{**group, **fields}])
+        self.driver.aws("sagemaker", "update-cluster", "--cluster-name", cluster["name"], "--instance-groups", text)
+        until(lambda: self.cluster_status() == "InService", 120, what="cluster in service")
+
+    def cluster_status(self) -> str:
+        """As the control plane has it."""
+        [cluster] = boot.require_running(self.driver.name)[1]["clusters"]
+        return str(cluster["status"])
+
+    def instance(self, node: str) -> str:
+        """The id of the instance that a node is now."""
+        return str(self._node(node)["instance_id"])
+
+    def runs(self, node: str) -> bool:
+        """Whether a node's machine runs."""
+        return targets.is_running(self._node(node))
+
+    def message(self, node: str) -> str:
+        """What the platform says of a node, "" where all is well."""
+        return str(self._node(node)["message"])
+
+    def give_spot_notice(self, node: str, seconds: float) -> None:
+        """EC2 takes a node's Spot instance back after so many seconds."""
+        targets.give_spot_notice(self._layout, self._node(node), seconds)
+
+    def set_capacity(self, instances: Optional[int]) -> None:
+        """How many instances EC2 still has, None for any number."""
+        targets.set_capacity(self._layout, instances)
+
     def replace_controller(self) -> None:
         """Its machine is killed; returns when the slurmctld of the machine in its place answers."""
         old = self._node("controller")["instance_id"]

@@ -14,7 +14,6 @@ import json
 import os
 import random
 import subprocess
-import sys
 import time
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
@@ -144,7 +143,3 @@ def main(argv: Sequence[str]) -> int:
                 print(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} wrote {', '.join(written)}: {_reconfigure()}", flush=True)
         except (OSError, ValueError, KeyError, subprocess.SubprocessError) as err:
             print(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {err!r}", flush=True)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

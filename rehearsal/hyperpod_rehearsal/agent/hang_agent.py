@@ -15,7 +15,6 @@ import os
 import re
 import socket
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Sequence
@@ -135,7 +134,3 @@ def main(argv: Sequence[str]) -> int:
                     print(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {event}", flush=True)
         except (OSError, ValueError, subprocess.SubprocessError) as err:
             print(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {err!r}", flush=True)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from typing import Any, Dict
 
 import pytest
 
@@ -19,7 +20,7 @@ from tests.support.wait import until
 
 __all__ = ["endpoint", "sagemaker"]
 
-SPOT = {"CapacityRequirements": {"Spot": {}}}
+SPOT: Dict[str, Any] = {"CapacityRequirements": {"Spot": {}}}
 REGISTERED = {"/opt/slurm/bin/scontrol -o show node": "NodeName=x State=IDLE SlurmdStartTime=2096-01-01T00:00:00"}
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hyperpod_kit.errors import RehearsalError
-from hyperpod_rehearsal.machines import image, two_slurms
+from hyperpod_rehearsal.machines import apt_sources, image, two_slurms
 from hyperpod_rehearsal.machines.two_slurms import SecondSlurm, replace_in_c_strings
 from hyperpod_rehearsal.platform import node_files
 from hyperpod_rehearsal.records.profiles import HYPERPOD, HYPERPOD_2026
@@ -59,7 +59,7 @@ class VersionRunner(RecordingRunner):
         super().__init__(otherwise="")
         self._version = version
 
-    def run(self, argv, **more):  # type: ignore[no-untyped-def, override]
+    def run(self, argv, **more):
         version = self._version or argv[2].split("/")[2].removeprefix("slurm-")
         self._otherwise = f"slurm-wlm {version}.5\n"
         return super().run(argv, **more)
@@ -82,7 +82,7 @@ def test_each_slurm_has_a_tree_of_its_own_and_the_link_leads_to_the_first(roots)
 
 def test_a_tree_of_another_version_than_its_name_is_refused(roots):
     with pytest.raises(RehearsalError, match=r"/opt/slurm-24.11 of the image has 'slurm-wlm 25.11.5'"):
-        two_slurms.lay_out(*roots, SECOND, VersionRunner("25.11"))
+        two_slurms.lay_out(roots[0], roots[1], SECOND, VersionRunner("25.11"))
 
 
 def test_files_of_a_node_go_where_the_link_leads_within_the_node(tmp_path):
@@ -94,7 +94,7 @@ def test_files_of_a_node_go_where_the_link_leads_within_the_node(tmp_path):
 
 
 def test_the_second_slurm_makes_another_image_and_no_other_one_changes(monkeypatch):
-    monkeypatch.setattr(image.apt_sources, "apt_sources_for_release", lambda release, host: [f"deb http://x {release}"])
+    monkeypatch.setattr(apt_sources, "apt_sources_for_release", lambda release, host: [f"deb http://x {release}"])
     plain, both = (image.recipe_for_release(profile=profile) for profile in (HYPERPOD, HYPERPOD_2026))
     assert plain.codename == both.codename == "trixie" and plain.digest != both.digest
     assert both.second is not None and both.second.sources == ("deb http://x forky",)

@@ -136,8 +136,7 @@ class MachineSite:
 
     def configure(self) -> None:
         """What an administrator adds to slurm.conf; the platform's file of a new controller does not have it."""
-        added = PREEMPTION.format(parameters=",".join((*PROFILE.parameters, SENDS_SIGNAL)))
-        self.on("controller", "sh", "-c", f"printf '%s' \"$0\" >>{SLURM_CONF}; systemctl restart slurmctld", added)
+        self.add_to_slurm_conf(f"cat >>{SLURM_CONF}")
         if PROFILE == CONTAINER:
             line = f"required {containers.PLUGIN} runtime_path=/run/pyxis"
             self.on("controller", "sh", "-c", f"echo '{line}' >>{PLUGINS}")
@@ -147,6 +146,11 @@ class MachineSite:
             for node in self._all():
                 if node["role"] != "Controller":
                     self.on(node["host"], "systemctl", "restart", "slurmd")
+
+    def add_to_slurm_conf(self, take: str) -> None:
+        """Have a shell line take an administrator's lines from its input, and slurmctld what it makes of them."""
+        added = PREEMPTION.format(parameters=",".join((*PROFILE.parameters, SENDS_SIGNAL)))
+        self.on("controller", "sh", "-c", f"printf '%s' \"$0\" | {take}; systemctl restart slurmctld", added)
 
     def _all(self) -> List[Dict[str, Any]]:
         return targets.all_nodes(boot.require_running(self.driver.name)[1])

@@ -98,8 +98,8 @@ def test_an_address_is_used_again_at_once_by_an_instance_of_another_group(sagema
     assert new.ip == last.ip and new.instance_id != last.instance_id
 
 
-def patched(operations, cluster, strategy, busy):
-    """The patch of the workers' group, in a thread; `busy`: host names that have a job."""
+def patched(operations, cluster, strategy, busy, **more):
+    """The patch of the workers' group, in a thread; `busy`: host names that have a job; `more`: of AutoPatchConfig."""
     machines = operations.fleet.machines
     real = machines.execute
 
@@ -111,7 +111,7 @@ def patched(operations, cluster, strategy, busy):
 
     machines.execute = execute
     gpu = next(entry for entry in cluster.request["InstanceGroups"] if entry["InstanceGroupName"] == "gpu")
-    gpu["AutoPatchConfig"] = {"PatchingStrategy": strategy, "PatchSchedule": {"NextPatchDate": 1000.0}}
+    gpu["AutoPatchConfig"] = {"PatchingStrategy": strategy, "PatchSchedule": {"NextPatchDate": 1000.0}, **more}
     Patching(operations, operations.fleet.stopping, lambda: 999.0).begin_due_patches()
     assert not any("state=drain" in line for line in machines.executed), "its date has not come"
     found = Patching(operations, operations.fleet.stopping)
@@ -148,10 +148,10 @@ def test_when_all_idle_waits_for_the_last_one(sagemaker, operations, cluster):
     until(lambda: boots(machines, idle) == boots(machines, working) == 2)
 
 
-def test_nodes_that_do_not_become_idle_are_uncordoned_as_they_are(sagemaker, operations, cluster, monkeypatch):
-    monkeypatch.setattr(patching, "WINDOW", 1.0)
+def test_nodes_that_do_not_become_idle_are_uncordoned_as_they_are(sagemaker, operations, cluster):
     working, idle = cluster.nodes_in_group("gpu")
-    machines = patched(operations, cluster, patching.WHEN_ALL_IDLE, {working.host, idle.host})
+    busy = {working.host, idle.host}
+    machines = patched(operations, cluster, patching.WHEN_ALL_IDLE, busy, IdleWaitWindowInSeconds=1)
     until(lambda: sum("state=resume" in line for line in machines.executed) >= 2)
     assert boots(machines, working) == 1
     until(lambda: any("2 instances did not become idle" in event["Description"] for event in events(sagemaker)))

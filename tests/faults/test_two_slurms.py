@@ -138,7 +138,6 @@ def test_nodes_are_patched_when_idle(job: Job, site: MachineSite, row: Row) -> N
 
 
 def test_spot_takes_a_node_and_capacity_is_late(job: Job, site: MachineSite, row: Row) -> None:
-    site.update_workers(CapacityRequirements={"Spot": {}})
     job.submit("--steps", str(STEPS), "--pause", "0.1").running()
     host = job.show()["BatchHost"]
     lost = next(node for node in job.rows("attempt")[-1]["nodes"] if node != host)

@@ -1,9 +1,9 @@
 """AutoPatchConfig: the nodes of a group are cordoned at the date of its schedule and patched once no job is on them.
 
 Public, from the service model: WhenIdle patches each node as it becomes idle and uncordons it; WhenAllIdle waits
-for all of them; what does not become idle stays as it is. DrainFirst is for Amazon EKS alone, so that nothing is done
-for it here. A cordon is a drain in Slurm, which no public page says; its reason and the time that is waited for idle
-nodes are assumed. A patch is what UpdateClusterSoftware is here: a fresh root volume of the one image.
+for all of them; what does not become idle within IdleWaitWindowInSeconds is uncordoned as it is. DrainFirst is for
+Amazon EKS alone, so that nothing is done for it here. A cordon is a drain in Slurm, which no public page says, and its
+reason is assumed. A patch is what UpdateClusterSoftware is here: a fresh root volume of the one image.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from hyperpod_rehearsal.platform.operations import Operations
 INTERVAL = 1.0
 REASON = "HyperPod:AutoPatch"
 WHEN_IDLE, WHEN_ALL_IDLE = "WhenIdle", "WhenAllIdle"
-WINDOW = 600.0
-"""Seconds after which nodes that have not become idle are uncordoned as they are."""
+WINDOW = 86400.0
+"""IdleWaitWindowInSeconds where the group does not say it."""
 
 
 class Patching:
@@ -46,21 +46,23 @@ class Patching:
         """Start the patch of each group whose date has come, in the background, once a date."""
         with self._operations.lock:
             due = [
-                (cluster, group["InstanceGroupName"], group["AutoPatchConfig"]["PatchingStrategy"], date)
+                (cluster, group["InstanceGroupName"], group["AutoPatchConfig"], date)
                 for cluster in self._operations.clusters.values()
                 if cluster.status == "InService"
                 for group in cluster.groups
                 for date in [(group.get("AutoPatchConfig") or {}).get("PatchSchedule", {}).get("NextPatchDate")]
                 if date is not None and date <= self._clock()
             ]
-        for cluster, name, strategy, date in due:
+        for cluster, name, config, date in due:
+            strategy = config["PatchingStrategy"]
             if strategy in (WHEN_IDLE, WHEN_ALL_IDLE) and (cluster.id, name, date) not in self._begun:
                 self._begun.add((cluster.id, name, date))
-                self._operations.run_in_background(self.patch_group, cluster, name, strategy)
+                window = config.get("IdleWaitWindowInSeconds", WINDOW)
+                self._operations.run_in_background(self.patch_group, cluster, name, strategy, window)
 
-    def patch_group(self, cluster: RehearsedCluster, name: str, strategy: str) -> None:
-        """Cordon a group and patch its nodes as they become idle, or all once all are."""
-        operations, deadline = self._operations, time.monotonic() + WINDOW
+    def patch_group(self, cluster: RehearsedCluster, name: str, strategy: str, window: float) -> None:
+        """Cordon a group and patch its nodes as they become idle, or all once all are; for `window` seconds at most."""
+        operations, deadline = self._operations, time.monotonic() + window
         waiting = cluster.nodes_in_group(name)
         for node in waiting:
             operations.slurm.drain_node(cluster, node, REASON)

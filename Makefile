@@ -51,7 +51,7 @@ bench:  ## what the machine and the checkpoint engine can do; BENCH_ARGS
 	./setup.sh venv admin torch
 	$(PY) -m hyperpod_kit.cli.main checkpoint bench $(BENCH_ARGS)
 
-faults:  ## every fault of docs/faults.md on a rehearsal cluster (root); PROFILE=hyperpod, today, newest, container
+faults:  ## every fault of docs/faults.md on a rehearsal cluster (root); PROFILE=hyperpod, hyperpod-2026, today, newest, container
 	./setup.sh system faults
 	./setup.sh venv admin torch test
 	HPK_FAULTS_PROFILE=$(PROFILE) .ci/run-faults

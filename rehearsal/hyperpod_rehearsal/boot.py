@@ -142,7 +142,7 @@ def start_rehearsal(
         if layout.root.exists():
             progress("removing what an earlier run left")
             cleanup.stop_and_remove(layout)
-        built = image.ensure_image_built(cache_dir(), progress, release or profile.release)
+        built = image.ensure_image_built(cache_dir(), progress, release, profile)
         progress("starting the daemon")
         try:
             trusted_directory.create_trusted_directory(layout.root)

@@ -41,8 +41,10 @@ from hyperpod_rehearsal.platform import host_keys
 from hyperpod_rehearsal.platform.cluster_state import serialize_clusters
 from hyperpod_rehearsal.platform.control_plane import RehearsalControlPlane
 from hyperpod_rehearsal.platform.fleet import Fleet
+from hyperpod_rehearsal.platform.market import Spot
 from hyperpod_rehearsal.platform.node_files import NodeSecrets
 from hyperpod_rehearsal.platform.operations import Operations
+from hyperpod_rehearsal.platform.patching import Patching
 from hyperpod_rehearsal.platform.recovery import Recovery
 from hyperpod_rehearsal.platform.slurm_control import SlurmControl
 from hyperpod_rehearsal.records import state
@@ -73,7 +75,7 @@ class Daemon:
         bridge = self._create_bridge_on_free_subnet()
         self._gateway = bridge.gateway
         self._mount_image()
-        layer.rebuild_layer(layout.layer, self.settings.trees, self.settings.profile.step_retry)
+        layer.rebuild_layer(layout.layer, self.settings.trees, self.settings.profile)
         self._make_fuse_device()
         for directory in (layout.nodes, layout.retained_logs):
             by_descriptor.make_directories(directory)
@@ -102,6 +104,10 @@ class Daemon:
         threading.Thread(
             target=Recovery(self._operations, self.stopping).recover_until_stopped, daemon=True, name="recovery"
         ).start()
+        spot = Spot(fleet, self._operations.clusters, self.stopping)
+        threading.Thread(target=spot.take_back_until_stopped, daemon=True, name="spot").start()
+        patching = Patching(self._operations, self.stopping)
+        threading.Thread(target=patching.patch_until_stopped, daemon=True, name="patching").start()
         self.write_state_file()
         state.write_json(
             layout.ready_file, {"endpoint": f"http://127.0.0.1:{self._server.port}", "gateway": bridge.gateway}

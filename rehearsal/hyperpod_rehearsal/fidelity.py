@@ -35,12 +35,41 @@ TABLE: Tuple[FidelityRow, ...] = (
         REAL,
         "proctrack/cgroup, by the freezer of v1 where this host has it (HyperPod's nodes have v2), no memory limits",
     ),
+    FidelityRow(
+        "two Slurms (profile hyperpod-2026)",
+        REAL,
+        "24.11 of Debian 13 and 26.05 of Debian testing, a tree each below /opt, /opt/slurm a link; in the second's "
+        "files the path of its plugins is changed. HyperPod has 24.11 and 25.11",
+    ),
+    FidelityRow(
+        "agent of Slurm's configuration (hyperpod-2026)",
+        STAND_IN,
+        "rewrites slurm.conf by the strategy, keeps topology.conf and topology.yaml; when and in what form is assumed",
+    ),
+    FidelityRow(
+        "hung job detection (hyperpod-2026)",
+        STAND_IN,
+        "HYPERPOD_HANG_RULES with `enabled`; `action`, `timeout_seconds` and scancel by root are assumed; events in a "
+        "file of the node",
+    ),
     FidelityRow("lifecycle scripts", REAL, "downloaded from S3, run as root with HyperPod's paths and variables"),
     FidelityRow("replacement of nodes", REAL, "new instance on the same address; seconds here, 20-30 minutes on AWS"),
     FidelityRow(
         "SageMaker cluster API", STAND_IN, "own endpoint, checked against AWS's service model; its calls are below"
     ),
     FidelityRow("software updates", STAND_IN, "a fresh root volume of the same image, lifecycle scripts run again"),
+    FidelityRow(
+        "automatic patches",
+        STAND_IN,
+        "AutoPatchConfig's WhenIdle and WhenAllIdle at NextPatchDate; a cordon is a drain, its reason is assumed; "
+        "DrainFirst is for EKS alone",
+    ),
+    FidelityRow(
+        "Spot and capacity",
+        STAND_IN,
+        "EC2's notice in the metadata, an event, the end; capacity that a test takes away and gives back; that Slurm "
+        "is told nothing is assumed",
+    ),
     FidelityRow(
         "S3", STAND_IN, "own endpoint on local disk: multipart, ranges, conditional writes; signatures checked"
     ),

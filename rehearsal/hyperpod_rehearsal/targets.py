@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List
+import time
+import uuid
+from typing import Any, Dict, List, Optional
 
 from hyperpod_kit.environment import HPK_KNOWN_HOSTS, HPK_SSH_KEY, HPK_SSH_USER
 from hyperpod_kit.errors import RehearsalError
@@ -10,6 +12,7 @@ from hyperpod_kit.model.states import Role
 from hyperpod_kit.system.process import Process, identify_unless_gone_or_zombie, is_alive
 from hyperpod_rehearsal.credentials.keys import Keys
 from hyperpod_rehearsal.machines import processes
+from hyperpod_rehearsal.records import state as records
 from hyperpod_rehearsal.records.layout import Layout
 
 
@@ -66,6 +69,22 @@ def kill_machine(node: Dict[str, Any]) -> None:
     processes.send_signal(identify_unless_gone_or_zombie(leaders[0]))
     if not processes.wait_for_exit(supervisor_process(node), 10.0):
         raise RehearsalError(f"{node['place']} ({node['instance_id']}) still ends after 10 s")
+
+
+def give_spot_notice(layout: Layout, node: Dict[str, Any], seconds: float) -> None:
+    """Have EC2 take a node's Spot instance back, with a notice of so many seconds (EC2 gives two minutes)."""
+    market = records.read_own_json_object_or_none(layout.market_file) or {}
+    notices = {**market.get("notices", {}), node["instance_id"]: time.time() + seconds}
+    records.write_json(layout.market_file, {**market, "notices": notices})
+
+
+def set_capacity(layout: Layout, instances: Optional[int]) -> None:
+    """Say how many instances EC2 still has from now on, None for any number."""
+    market = records.read_own_json_object_or_none(layout.market_file) or {}
+    market.pop("capacity", None)
+    if instances is not None:
+        market["capacity"] = {"id": uuid.uuid4().hex, "instances": instances}
+    records.write_json(layout.market_file, market)
 
 
 def ssh_command(layout: Layout, node: Dict[str, Any], command: List[str], tty: bool) -> List[str]:

@@ -37,7 +37,7 @@ def test_every_input_is_in_the_digest(field, value):
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(image, "recipe_for_release", lambda release: RECIPE)
+    monkeypatch.setattr(image, "recipe_for_release", lambda release, profile: RECIPE)
     return tmp_path
 
 
@@ -98,7 +98,7 @@ def changing(tmp_path, monkeypatch):
             raise RehearsalError("mirror.example does not say of which day it is")
         return said["day"]
 
-    monkeypatch.setattr(image, "recipe_for_release", lambda release: FORKY)
+    monkeypatch.setattr(image, "recipe_for_release", lambda release, profile: FORKY)
     monkeypatch.setattr(apt_release, "fetch_archive_timestamp_if_changing", day_of)
     return said
 

@@ -79,6 +79,8 @@ def configuration(directory: Path) -> Path:
     own = values["hyperpod_kit"]
     own["cluster"]["instance_groups"][1]["count"] = WORKERS
     own["cluster"]["lifecycle_mode"] = PROFILE.mode.value
+    if PROFILE.agents:
+        own["cluster"]["instance_groups"][1]["api"] = {"CapacityRequirements": {"Spot": {}}}
     own["mounts"] = [IN_BUCKET] if PROFILE == MOUNTPOINT else []
     own["health"] = {"interval": 5, "deadline": 2, "degraded_after": 2, "drain": True}
     path = directory / "provisioning_parameters.json"
@@ -136,8 +138,7 @@ class MachineSite:
 
     def configure(self) -> None:
         """What an administrator adds to slurm.conf; the platform's file of a new controller does not have it."""
-        added = PREEMPTION.format(parameters=",".join((*PROFILE.parameters, SENDS_SIGNAL)))
-        self.on("controller", "sh", "-c", f"printf '%s' \"$0\" >>{SLURM_CONF}; systemctl restart slurmctld", added)
+        self.add_to_slurm_conf(f"cat >>{SLURM_CONF}")
         if PROFILE == CONTAINER:
             line = f"required {containers.PLUGIN} runtime_path=/run/pyxis"
             self.on("controller", "sh", "-c", f"echo '{line}' >>{PLUGINS}")
@@ -147,6 +148,11 @@ class MachineSite:
             for node in self._all():
                 if node["role"] != "Controller":
                     self.on(node["host"], "systemctl", "restart", "slurmd")
+
+    def add_to_slurm_conf(self, take: str) -> None:
+        """Have a shell line take an administrator's lines from its input, and slurmctld what it makes of them."""
+        added = PREEMPTION.format(parameters=",".join((*PROFILE.parameters, SENDS_SIGNAL)))
+        self.on("controller", "sh", "-c", f"printf '%s' \"$0\" | {take}; systemctl restart slurmctld", added)
 
     def _all(self) -> List[Dict[str, Any]]:
         return targets.all_nodes(boot.require_running(self.driver.name)[1])
@@ -196,6 +202,43 @@ class MachineSite:
             return jobs.stat().st_mtime
         except FileNotFoundError:
             return 0.0
+
+    def update_workers(self, **fields: object) -> None:
+        """UpdateCluster with these fields of the workers' group beside those that it has."""
+        [cluster] = boot.require_running(self.driver.name)[1]["clusters"]
+        [group] = [
+            entry
+            for entry in cluster["request"]["InstanceGroups"]
+            if cluster["slurm"].get(entry["InstanceGroupName"]) == "Compute"
+        ]
+        text = json.dumps([{**group, **fields}])
+        self.driver.aws("sagemaker", "update-cluster", "--cluster-name", cluster["name"], "--instance-groups", text)
+        until(lambda: self.cluster_status() == "InService", 120, what="cluster in service")
+
+    def cluster_status(self) -> str:
+        """As the control plane has it."""
+        [cluster] = boot.require_running(self.driver.name)[1]["clusters"]
+        return str(cluster["status"])
+
+    def instance(self, node: str) -> str:
+        """The id of the instance that a node is now."""
+        return str(self._node(node)["instance_id"])
+
+    def runs(self, node: str) -> bool:
+        """Whether a node's machine runs."""
+        return targets.is_running(self._node(node))
+
+    def message(self, node: str) -> str:
+        """What the platform says of a node, "" where all is well."""
+        return str(self._node(node)["message"])
+
+    def give_spot_notice(self, node: str, seconds: float) -> None:
+        """EC2 takes a node's Spot instance back after so many seconds."""
+        targets.give_spot_notice(self._layout, self._node(node), seconds)
+
+    def set_capacity(self, instances: Optional[int]) -> None:
+        """How many instances EC2 still has, None for any number."""
+        targets.set_capacity(self._layout, instances)
 
     def replace_controller(self) -> None:
         """Its machine is killed; returns when the slurmctld of the machine in its place answers."""

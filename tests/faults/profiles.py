@@ -22,6 +22,10 @@ CONTAINER = replace(STOCK, name="container")
 PROFILES: Dict[str, Profile] = {**profiles.PROFILES, **{one.name: one for one in (S3, MOUNTPOINT, CONTAINER)}}
 
 
+OF_2026 = tuple(name for name, profile in PROFILES.items() if profile.agents)
+"""Those with what HyperPod has had since 2026."""
+
+
 def _named(name: str) -> Profile:
     if name not in PROFILES:
         raise RehearsalError(f"no profile {name}; there are: {', '.join(PROFILES)}")

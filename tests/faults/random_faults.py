@@ -86,7 +86,9 @@ WEIGHTS = {
 }
 
 
-WEIGHTS["hyperpod"] = {name: weight for name, weight in WEIGHTS["machines"].items() if name != "mount"}
+WEIGHTS["hyperpod"] = WEIGHTS["hyperpod-2026"] = {
+    name: weight for name, weight in WEIGHTS["machines"].items() if name != "mount"
+}
 """Mounts are HyperPod's own there, which no unit of ours mounts again."""
 
 

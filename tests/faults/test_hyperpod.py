@@ -10,11 +10,15 @@ import pytest
 
 from tests.faults.job import Job
 from tests.faults.machines import MachineSite
+from tests.faults.profiles import PROFILES
 from tests.faults.site import Site
 from tests.faults.trainer import weights
 from tests.support.damage import flip
 
-pytestmark = [pytest.mark.machines, pytest.mark.profiles("hyperpod")]
+pytestmark = [
+    pytest.mark.machines,
+    pytest.mark.profiles(*(name for name, profile in PROFILES.items() if profile.step_retry)),
+]
 Row = Callable[..., None]
 STEPS = 400
 REPLACED = 150.0

@@ -65,7 +65,7 @@ def rehearse() -> None:
     show_default=True,
     type=click.Choice(list(PROFILES)),
     help="Kind of cluster: `stock` has this machine's Slurm, `today` and `newest` have later ones, `hyperpod` has "
-    "HyperPod's retry.",
+    "HyperPod's retry, `hyperpod-2026` also two Slurms and the platform's agents.",
 )
 @click.option(
     "--tree",

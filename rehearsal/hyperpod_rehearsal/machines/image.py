@@ -13,14 +13,16 @@ import threading
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Callable, Iterator, Tuple
+from typing import Callable, Iterator, Optional, Sequence, Tuple
 
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.system.file_lock import lock_exclusively_within, try_lock
 from hyperpod_kit.system.wait import fixed_pause
 from hyperpod_kit.untrusted import by_descriptor
-from hyperpod_rehearsal.machines import apt_release, apt_sources, host_mounts, image_root
+from hyperpod_rehearsal.machines import apt_release, apt_sources, host_mounts, image_root, two_slurms
+from hyperpod_rehearsal.machines.two_slurms import SecondSlurm
+from hyperpod_rehearsal.records.profiles import STOCK, Profile
 
 PACKAGES = (
     "systemd",
@@ -76,7 +78,8 @@ def _read_host_apt_options() -> list[str]:
 class Recipe:
     """Everything that decides what is in the image. `customize`: digest of the code that shapes the root.
 
-    `day`: of the archive of a release that changes daily (apt_release.py), "" of any other.
+    `day`: of the archive of a release that changes daily (apt_release.py), "" of any other. `second`: the Slurm beside
+    the image's own, None for one alone.
     """
 
     codename: str
@@ -85,11 +88,14 @@ class Recipe:
     sources: Tuple[str, ...]
     customize: str
     day: str = ""
+    second: Optional[SecondSlurm] = None
 
     @property
     def digest(self) -> str:
         """Sixteen hexadecimal digits over all fields but the day, which stands beside it in the file's name."""
         fields = {**asdict(self), "day": ""}
+        if self.second is None:
+            del fields["second"]
         return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]
 
     def image_path(self, cache: Path) -> Path:
@@ -97,27 +103,39 @@ class Recipe:
         return cache / f"node-{self.codename}-{self.digest}{'-' if self.day else ''}{self.day}.squashfs"
 
 
-def recipe_for_release(release: str = "") -> Recipe:
-    """The image of a release of this machine's distribution, of its own when none is named.
+def recipe_for_release(release: str = "", profile: Profile = STOCK) -> Recipe:
+    """The image of a release of this machine's distribution, of its own when none is named, with the profile's Slurms.
 
     Raises RehearsalError on a distribution or release that is not supported.
     """
     host = apt_sources.detect_supported_distribution()
-    codename = release or host.codename
+    codename = release or profile.release or host.codename
+    second: Optional[SecondSlurm] = None
+    if profile.second_release:
+        second = SecondSlurm(
+            profile.slurm,
+            profile.second_slurm,
+            profile.second_release,
+            tuple(apt_sources.apt_sources_for_release(profile.second_release, host)),
+            hashlib.sha256(Path(two_slurms.__file__).read_bytes()).hexdigest(),
+        )
     return Recipe(
         codename,
         os.uname().machine,
         PACKAGES,
         tuple(apt_sources.apt_sources_for_release(codename, host)),
         hashlib.sha256(Path(image_root.__file__).read_bytes()).hexdigest(),
+        second=second,
     )
 
 
 def _with_archive_timestamp_or_newest_built(recipe: Recipe, cache: Path, progress: Progress) -> Recipe:
     """The recipe with the day of its archive; of the newest image that is there when the mirror does not say it."""
+    archive = recipe.second or recipe
     try:
         return replace(
-            recipe, day=apt_release.fetch_archive_timestamp_if_changing(recipe.codename, recipe.sources, LocalRunner())
+            recipe,
+            day=apt_release.fetch_archive_timestamp_if_changing(archive.codename, archive.sources, LocalRunner()),
         )
     except RehearsalError as err:
         built = sorted(
@@ -193,24 +211,41 @@ def _run_build_command_reporting_progress(argv: list[str], progress: Progress, l
         raise RehearsalError(f"`{argv[0]}` exited {code} while building the node image:\n{tail}", hint=f"less {log}")
 
 
-def _bootstrap_root(root: Path, recipe: Recipe, progress: Progress, log: Path) -> None:
-    sources = root.parent / "sources.list"
-    by_descriptor.write_text(sources, "\n".join(recipe.sources) + "\n")
+def _bootstrap_root(
+    root: Path,
+    codename: str,
+    entries: Sequence[str],
+    packages: Sequence[str],
+    progress: Progress,
+    log: Path,
+    variant: str = "minbase",
+) -> None:
+    sources = root.parent / f"{root.name}.list"
+    by_descriptor.write_text(sources, "\n".join(entries) + "\n")
     argv = [
         "mmdebstrap",
-        "--variant=minbase",
+        f"--variant={variant}",
         "--format=directory",
-        f"--include={','.join(recipe.packages)}",
+        f"--include={','.join(packages)}",
         '--aptopt=Acquire::Languages "none"',
         *(f"--aptopt={option}" for option in _read_host_apt_options()),
         "--dpkgopt=force-unsafe-io",
     ]
-    if recipe.codename in SPLIT_USR:
+    if codename in SPLIT_USR:
         argv.append(f"--setup-hook={MERGE_USR}")
     for path in ("man", "doc", "locale", "info"):
         argv.append(f"--dpkgopt=path-exclude=/usr/share/{path}/*")
-    argv += [recipe.codename, str(root), str(sources)]
+    argv += [codename, str(root), str(sources)]
     _run_build_command_reporting_progress(argv, progress, log)
+
+
+def _add_second_slurm(root: Path, second: SecondSlurm, progress: Progress, log: Path) -> None:
+    progress(f"adding Slurm {second.version} of {second.codename}")
+    unpacked = root.parent / "second"
+    _bootstrap_root(
+        unpacked, second.codename, second.sources, two_slurms.PACKAGES, lambda text: None, log, variant="extract"
+    )
+    two_slurms.lay_out(root, unpacked, second, LocalRunner())
 
 
 def _remove_stale_builds(cache: Path) -> None:
@@ -227,15 +262,18 @@ def _delete_oldest_images(cache: Path) -> None:
         by_descriptor.unlink(path, missing_ok=True)
 
 
-def ensure_image_built(cache: Path, progress: Progress = lambda text: None, release: str = "") -> Path:
-    """The image of a release (this host's own when none is named), built if it is not there yet (about a minute).
+def ensure_image_built(
+    cache: Path, progress: Progress = lambda text: None, release: str = "", profile: Profile = STOCK
+) -> Path:
+    """The image of a release (the profile's, or this host's own, when none is named), built if it is not there yet
+    (about a minute; two with a second Slurm).
 
     Needs root.
 
     One builder at a time; the file appears by a rename when it is complete. Raises RehearsalError with the end of
     the build's log; the whole log stays at <cache>/image-build.log.
     """
-    recipe = _with_archive_timestamp_or_newest_built(recipe_for_release(release), cache, progress)
+    recipe = _with_archive_timestamp_or_newest_built(recipe_for_release(release, profile), cache, progress)
     target = recipe.image_path(cache)
     if target.exists():
         by_descriptor.set_times(target)
@@ -251,9 +289,11 @@ def ensure_image_built(cache: Path, progress: Progress = lambda text: None, rele
         by_descriptor.set_mode(work, 0o755)  # apt drops to its own user and must reach the root below
         try:
             root = work / "root"
-            _bootstrap_root(root, recipe, progress, log)
+            _bootstrap_root(root, recipe.codename, recipe.sources, recipe.packages, progress, log)
             progress("shaping it like a HyperPod node")
             image_root.customize(root, LocalRunner())
+            if recipe.second is not None:
+                _add_second_slurm(root, recipe.second, progress, log)
             progress("packing the squashfs")
             packed = work / "image.squashfs"
             _run_build_command_reporting_progress(

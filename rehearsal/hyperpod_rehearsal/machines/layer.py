@@ -12,7 +12,9 @@ from typing import Sequence
 import hyperpod_kit
 import hyperpod_rehearsal
 from hyperpod_kit.untrusted import by_descriptor
+from hyperpod_rehearsal.agent.config_agent import RENDERED
 from hyperpod_rehearsal.machines.image_root import put
+from hyperpod_rehearsal.records.profiles import STOCK, Profile
 
 AGENT_DIRECTORY = "/usr/lib/hyperpod-kit-rehearsal/agent"
 AGENT_UNIT = f"""\
@@ -45,20 +47,53 @@ RestartSec=1
 [Install]
 WantedBy=multi-user.target
 """
+CONFIG_AGENT, HANG_AGENT = "sagemaker-config-agent.service", "sagemaker-hang-agent.service"
+CONFIG_AGENT_UNIT = f"""\
+[Unit]
+Description=Rehearsal of HyperPod's agent of Slurm's configuration: topology files, and slurm.conf rewritten
+ConditionPathExists={RENDERED}
+After=network-online.target munge.service
+
+[Service]
+ExecStart=/usr/bin/python3 -u -I -S {AGENT_DIRECTORY} config-agent
+StandardOutput=append:/var/log/aws/clusters/sagemaker-config-agent.log
+StandardError=inherit
+Restart=always
+RestartSec=1
+
+[Install]
+WantedBy=multi-user.target
+"""
+HANG_AGENT_UNIT = f"""\
+[Unit]
+Description=Rehearsal of HyperPod's hung job detection
+ConditionPathExists=!{RENDERED}
+After=network-online.target munge.service
+
+[Service]
+ExecStart=/usr/bin/python3 -u -I -S {AGENT_DIRECTORY} hang-agent
+StandardOutput=append:/var/log/aws/clusters/sagemaker-hang-agent.log
+StandardError=inherit
+Restart=always
+RestartSec=1
+
+[Install]
+WantedBy=multi-user.target
+"""
 START = """\
 import sys
+from importlib import import_module
 
-from hyperpod_rehearsal.agent.main import main
-
-sys.exit(main(sys.argv[1:]))
+module, arguments = "main", sys.argv[1:]
+if arguments[:1] in (["config-agent"], ["hang-agent"]):
+    module, arguments = arguments[0].replace("-", "_"), arguments[1:]
+sys.exit(import_module(f"hyperpod_rehearsal.agent.{module}").main(arguments))
 """
 
 
-def write_agent_and_standins_into_layer(layer: Path, step_retry: bool = False) -> None:
-    """Write the agent, its units and the stand-ins into an empty directory. Raises OSError.
-
-    `step_retry`: with the directories and unit that HyperPod has for it.
-    """
+def write_agent_and_standins_into_layer(layer: Path, profile: Profile = STOCK) -> None:
+    """Write the agent, its units and the stand-ins into an empty directory, and what the profile has besides. Raises
+    OSError."""
     from hyperpod_rehearsal.standins.install import install_standins
 
     by_descriptor.make_directories(layer, shared=True)
@@ -84,20 +119,24 @@ def write_agent_and_standins_into_layer(layer: Path, step_retry: bool = False) -
     wants = layer / "etc/systemd/system/multi-user.target.wants"
     by_descriptor.make_directories(wants, shared=True)
     by_descriptor.symlink("/etc/systemd/system/hyperpod-agent.service", wants / "hyperpod-agent.service")
-    if step_retry:
+    if profile.agents:
+        for name, unit in ((CONFIG_AGENT, CONFIG_AGENT_UNIT), (HANG_AGENT, HANG_AGENT_UNIT)):
+            put(layer, f"/etc/systemd/system/{name}", unit)
+            by_descriptor.symlink(f"/etc/systemd/system/{name}", wants / name)
+    if profile.step_retry:
         put(layer, "/etc/systemd/system/sagemaker-cluster-agent.service", CLUSTER_AGENT_UNIT)
         for path in ("opt/sagemaker_cluster", "var/log/aws/clusters"):
             by_descriptor.make_directories(layer / path, shared=True)
     install_standins(layer)
 
 
-def rebuild_layer(layer: Path, trees_to_copy_in: Sequence[str] = (), step_retry: bool = False) -> None:
+def rebuild_layer(layer: Path, trees_to_copy_in: Sequence[str] = (), profile: Profile = STOCK) -> None:
     """Remove the layer and build it anew; only while no machine runs on it.
 
     `trees`: directories whose content is copied on top.
     """
     by_descriptor.remove_tree(layer, ignore_errors=True)
-    write_agent_and_standins_into_layer(layer, step_retry)
+    write_agent_and_standins_into_layer(layer, profile)
     for tree in trees_to_copy_in:
         by_descriptor.copy_tree(tree, layer, symlinks=True, exist_ok=True)
     by_descriptor.set_mode(layer, 0o755)

@@ -36,10 +36,12 @@ class InstanceIdentity:
     access_key: str
     secret_key: str
     token: str = ""
+    is_spot: bool = False
 
 
-def metadata_entries(instance: InstanceIdentity, now: float) -> Dict[str, str]:
-    """Path below /latest -> content. InstanceIdentity types are EC2's, without `ml.`."""
+def metadata_entries(instance: InstanceIdentity, now: float, spot_end: float = 0.0) -> Dict[str, str]:
+    """Path below /latest -> content. InstanceIdentity types are EC2's, without `ml.`. `spot_end`: when EC2 takes the
+    instance back, Unix seconds, 0 where it has not said so."""
     zone = f"{instance.region}a"
     if instance.type.startswith("ml."):
         ec2_type = instance.type[3:]
@@ -51,6 +53,7 @@ def metadata_entries(instance: InstanceIdentity, now: float) -> Dict[str, str]:
         "meta-data/local-hostname": name,
         "meta-data/local-ipv4": instance.ip,
         "meta-data/instance-id": instance.id,
+        "meta-data/instance-life-cycle": "spot" if instance.is_spot else "on-demand",
         "meta-data/instance-type": ec2_type,
         "meta-data/placement/availability-zone": zone,
         "meta-data/placement/availability-zone-id": "use1-az1",
@@ -69,6 +72,10 @@ def metadata_entries(instance: InstanceIdentity, now: float) -> Dict[str, str]:
             indent=2,
         ),
     }
+    if spot_end:
+        at = _format_timestamp(spot_end)
+        contents["meta-data/spot/instance-action"] = json.dumps({"action": "terminate", "time": at})
+        contents["meta-data/spot/termination-time"] = at
     if instance.role:
         role = instance.role.rpartition("/")[2]
         contents[f"meta-data/iam/security-credentials/{role}"] = json.dumps(
@@ -96,6 +103,7 @@ class Metadata:
 
     instance: InstanceIdentity
     clock: Callable[[], float] = time.time
+    spot_end: float = 0.0
     _tokens: Dict[str, float] = field(default_factory=dict)
 
     def respond(self, method: str, path: str, headers: Mapping[str, str]) -> HttpResponse:
@@ -124,7 +132,10 @@ class Metadata:
     def _respond_to_read(self, path: str) -> HttpResponse:
         if not path.startswith("/latest/"):
             return _text_response(404, "Not Found")
-        requested, contents = path[len("/latest/") :].rstrip("/"), metadata_entries(self.instance, self.clock())
+        requested, contents = (
+            path[len("/latest/") :].rstrip("/"),
+            metadata_entries(self.instance, self.clock(), self.spot_end),
+        )
         if requested in contents:
             return _text_response(200, contents[requested])
         below = ""

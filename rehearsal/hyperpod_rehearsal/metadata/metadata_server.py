@@ -12,7 +12,7 @@ import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, Tuple
 
 from hyperpod_rehearsal.endpoint.front_door import Listener
 from hyperpod_rehearsal.metadata.instance_metadata import ADDRESS, InstanceIdentity, Metadata
@@ -96,14 +96,20 @@ class MetadataServers:
 
     def __init__(self, listen: Callable[[str], socket.socket] = listen_in_namespace) -> None:
         self._listen = listen
-        self._running: Dict[str, _Listener] = {}
+        self._running: Dict[str, Tuple[_Listener, Metadata]] = {}
 
     def start(self, netns: str, instance: InstanceIdentity) -> None:
         """Start the metadata service of an instance in its network namespace. Raises OSError."""
-        self._running[instance.id] = _Listener(self._listen(netns), Metadata(instance))
+        metadata = Metadata(instance)
+        self._running[instance.id] = _Listener(self._listen(netns), metadata), metadata
+
+    def set_spot_end(self, instance_id: str, at: float) -> None:
+        """Let the service of an instance say that EC2 takes it back at that time, Unix seconds."""
+        if instance_id in self._running:
+            self._running[instance_id][1].spot_end = at
 
     def stop(self, instance_id: str) -> None:
         """End an instance's service; repeatable. Its network namespace would live on with the socket."""
         running = self._running.pop(instance_id, None)
         if running is not None:
-            running.close()
+            running[0].close()

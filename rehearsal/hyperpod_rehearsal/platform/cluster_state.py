@@ -121,6 +121,11 @@ def instance_type(group: Mapping[str, Any]) -> str:
     return str(group["InstanceRequirements"]["InstanceTypes"][0])
 
 
+def is_spot(group: Mapping[str, Any]) -> bool:
+    """Whether an instance group is of Spot instances, by the request."""
+    return "Spot" in (group.get("CapacityRequirements") or {})
+
+
 def serialize_clusters(clusters: Mapping[str, RehearsedCluster]) -> List[Dict[str, Any]]:
     """JSON form of all clusters."""
     return [

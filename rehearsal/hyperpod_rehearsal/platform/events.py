@@ -104,6 +104,22 @@ def record_software_update(cluster: RehearsedCluster, node: RehearsedNode) -> No
     record_event_if_continuous(cluster, f"Software update of instance {node.instance_id} has Succeeded", node=node)
 
 
+def record_spot_notice(cluster: RehearsedCluster, node: RehearsedNode, ends_at: float) -> None:
+    """Record that EC2 takes a Spot instance back. The wording is not known."""
+    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(ends_at))
+    record_event_if_continuous(
+        cluster,
+        f"Spot instance {node.instance_id} in InstanceGroup {node.group} will be interrupted at {at}",
+        level=WARN,
+        node=node,
+    )
+
+
+def record_patch(cluster: RehearsedCluster, group: str, state: str) -> None:
+    """Record that the automatic patch of a group has begun or ended. The wording is not known."""
+    record_event_if_continuous(cluster, f"Automatic patch of InstanceGroup {group} {state}", group=group)
+
+
 def record_scaling(cluster: RehearsedCluster, group: str, before: int, after: int) -> None:
     """Record that the requested instance count of a group has changed."""
     record_event_if_continuous(

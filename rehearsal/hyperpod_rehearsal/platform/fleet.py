@@ -8,18 +8,27 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Callable, Dict, Optional, Set
 
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.model.instance_types import has_instance_store
 from hyperpod_kit.untrusted import by_descriptor
+from hyperpod_rehearsal.agent import config_agent
 from hyperpod_rehearsal.machines import cgroups
 from hyperpod_rehearsal.machines.machine import Machines
 from hyperpod_rehearsal.machines.network import Network
 from hyperpod_rehearsal.metadata.instance_metadata import InstanceIdentity
 from hyperpod_rehearsal.metadata.metadata_server import MetadataServers
 from hyperpod_rehearsal.platform import host_keys, node_files, resource_config, slurm_conf
-from hyperpod_rehearsal.platform.cluster_state import ACCOUNT, CONTROLLER, REGION, RehearsedCluster, RehearsedNode
+from hyperpod_rehearsal.platform.cluster_state import (
+    ACCOUNT,
+    CONTROLLER,
+    REGION,
+    RehearsedCluster,
+    RehearsedNode,
+    is_spot,
+)
 from hyperpod_rehearsal.platform.node_files import NodeSecrets
 from hyperpod_rehearsal.records.layout import Layout
 from hyperpod_rehearsal.records.profiles import BY_CGROUP
@@ -84,6 +93,7 @@ class Fleet:
                     self.secrets.key.id,
                     self.secrets.key.secret,
                     self.secrets.key.token,
+                    is_spot=is_spot(cluster.group(node.group)),
                 ),
             )
             self._mount_root_and_write_node_files(cluster, node, memory_mb)
@@ -133,19 +143,34 @@ class Fleet:
         if self.settings.profile.tracking == BY_CGROUP:
             node_files.write_node_file(root, node_files.SLURMD_DROP_IN, node_files.WRITABLE_FREEZER)
         if node.role == CONTROLLER:
-            settings = self.settings
-            text = slurm_conf.render_slurm_conf(
-                cluster, memory_mb, settings.cred_expire, settings.slurmd_timeout, settings.profile
-            )
-            node_files.write_node_file(root, node_files.SLURM_CONF, text)
+            text = self._render_slurm_conf(cluster, memory_mb)
+            node_files.write_node_file(root, node_files.within_slurm(root, node_files.SLURM_CONF), text)
+            self._write_agent_files(root, cluster, text)
             kinds = {hierarchy.kind for hierarchy in cgroups.mounted_hierarchies()}
             untracked = cgroups.systemd_requires_cgroup_v2(self.layout.image_mount_point) and kinds != {"v2"}
             conf = slurm_conf.render_cgroup_conf(
-                settings.profile, has_v1_freezer="freezer" in kinds, v2_only_nodes_on_mixed_host=untracked
+                self.settings.profile, has_v1_freezer="freezer" in kinds, v2_only_nodes_on_mixed_host=untracked
             )
             if conf:
-                node_files.write_node_file(root, node_files.CGROUP_CONF, conf)
+                node_files.write_node_file(root, node_files.within_slurm(root, node_files.CGROUP_CONF), conf)
             by_descriptor.make_directories(root / "var/spool/slurmctld", shared=True)
+
+    def _render_slurm_conf(self, cluster: RehearsedCluster, memory_mb: int) -> str:
+        settings = self.settings
+        return slurm_conf.render_slurm_conf(
+            cluster, memory_mb, settings.cred_expire, settings.slurmd_timeout, settings.profile
+        )
+
+    def _write_agent_files(self, root: Path, cluster: RehearsedCluster, slurm_conf_text: str) -> None:
+        """What HyperPod's agent on the controller is to keep, where the profile has that agent."""
+        if not self.settings.profile.agents:
+            return
+        node_files.write_node_file(root, node_files.RENDERED_SLURM_CONF, slurm_conf_text)
+        for name, text in slurm_conf.render_agent_files(cluster).items():
+            node_files.write_node_file(root, f"{config_agent.RENDERED}/{name}", text)
+            if name in config_agent.TOPOLOGY:
+                place = node_files.within_slurm(root, f"{config_agent.SLURM_ETC}/{name}")
+                node_files.write_node_file(root, place, text)
 
     def _boot(self, node: RehearsedNode) -> None:
         node.booted_at = time.time()
@@ -228,8 +253,8 @@ class Fleet:
             with suppress(OSError):
                 node_files.write_node_file(root, node_files.RESOURCE_CONFIG, text)
                 if node.role == CONTROLLER:
-                    conf = root / node_files.SLURM_CONF.lstrip("/")
-                    merged = slurm_conf.replace_or_append_platform_lines(
-                        conf.read_text(), slurm_conf.node_and_partition_lines(cluster, memory_mb, self.settings.profile)
-                    )
-                    node_files.write_node_file(root, node_files.SLURM_CONF, merged)
+                    place = node_files.within_slurm(root, node_files.SLURM_CONF)
+                    lines = slurm_conf.node_and_partition_lines(cluster, memory_mb, self.settings.profile)
+                    merged = slurm_conf.replace_or_append_platform_lines((root / place.lstrip("/")).read_text(), lines)
+                    self._write_agent_files(root, cluster, self._render_slurm_conf(cluster, memory_mb))
+                    node_files.write_node_file(root, place, merged)

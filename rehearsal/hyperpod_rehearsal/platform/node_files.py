@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, Optional, Tuple
 
 from hyperpod_kit.system import atomic_file
 from hyperpod_kit.untrusted import by_descriptor
+from hyperpod_rehearsal.agent import config_agent
 from hyperpod_rehearsal.credentials.keys import Key
 from hyperpod_rehearsal.platform.cluster_state import REGION
 
@@ -19,6 +21,8 @@ PROVISIONING_PARAMETERS = "/opt/ml/config/provisioning_parameters.json"
 RESOURCE_CONFIG = "/opt/ml/config/resource_config.json"
 SLURM_CONF = "/opt/slurm/etc/slurm.conf"
 CGROUP_CONF = "/opt/slurm/etc/cgroup.conf"
+RENDERED_SLURM_CONF = f"{config_agent.RENDERED}/slurm.conf"
+AGENT_SETTINGS = f"{config_agent.RENDERED}/agent.json"
 NODE_PATH = "/opt/slurm/bin:/opt/slurm/sbin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 SLURMD_DROP_IN = "/etc/systemd/system/slurmd.service.d/rehearsal-cgroup.conf"
@@ -48,6 +52,15 @@ def write_node_file(
     target = root / path.lstrip("/")
     by_descriptor.make_parents(target)
     atomic_file.write_atomically(target, data if isinstance(data, bytes) else data.encode(), mode, owner=owner)
+
+
+def within_slurm(root: Path, path: str) -> str:
+    """A path of a node below /opt/slurm by the tree to which that leads now: on this host an absolute link would lead
+    to this host's own /opt."""
+    link = root / "opt/slurm"
+    if not link.is_symlink():
+        return path
+    return path.replace("/opt/slurm/", f"/opt/{Path(os.readlink(link)).name}/", 1)
 
 
 def _read_user_ids(root: Path, user: str) -> Tuple[int, int]:

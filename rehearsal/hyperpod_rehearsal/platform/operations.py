@@ -7,7 +7,7 @@ import threading
 import time
 import traceback
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set
+from typing import AbstractSet, Any, Callable, Dict, List, Mapping, Optional, Sequence, Set
 
 from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.system.wait import fixed_pause, poll_until
@@ -15,6 +15,7 @@ from hyperpod_rehearsal.platform import events, slurm_conf
 from hyperpod_rehearsal.platform.bundle_source import read_provisioning_parameters
 from hyperpod_rehearsal.platform.cluster_state import CONTROLLER, RehearsedCluster, RehearsedNode, instance_type
 from hyperpod_rehearsal.platform.fleet import CreationFailed, Fleet, new_instance_id
+from hyperpod_rehearsal.platform.market import Capacity
 from hyperpod_rehearsal.platform.slurm_control import SlurmControl
 from hyperpod_rehearsal.s3.store import StoredBuckets
 
@@ -69,6 +70,9 @@ class Operations:
         self.claimed_ids: Set[str] = set()
         """Instances that an operation works on: the recovery loop leaves them alone."""
         self.changed = changed
+        self.capacity = Capacity(fleet)
+        self.freed_addresses: List[str] = []
+        """Of instances that are gone, oldest first: continuous provisioning gives them to new ones at once."""
 
     def run_in_background(self, work: Callable[..., None], *args: Any) -> None:
         """Run `work` in a thread; print what it raises to the daemon's log and call `changed()` at the end."""
@@ -98,8 +102,10 @@ class Operations:
         added = []
         offset = 0
         for index in itertools.islice(free, max(0, target_count - len(indices))):
-            while (address := self.fleet.network.instance_address(position, index + offset)) in taken:
-                offset += 1
+            address = self._take_freed_address(cluster, taken)
+            if not address:
+                while (address := self.fleet.network.instance_address(position, index + offset)) in taken:
+                    offset += 1
             taken.add(address)
             node = RehearsedNode(
                 new_instance_id(), name, instance_type(group), index, address, role=cluster.slurm.get(name, "")
@@ -108,6 +114,15 @@ class Operations:
             self.claimed_ids.add(node.instance_id)
             added.append(node)
         return added
+
+    def _take_freed_address(self, cluster: RehearsedCluster, taken: AbstractSet[str]) -> str:
+        """An address that another instance has just had, whatever its group was; "" for none, or where the cluster is
+        not provisioned continuously."""
+        while cluster.is_continuously_provisioned and self.freed_addresses:
+            address = self.freed_addresses.pop()
+            if address not in taken:
+                return address
+        return ""
 
     def bring_up_cluster(self, cluster: RehearsedCluster) -> None:
         """Bring a new cluster up: InService, or Failed with the reason; the machines stay, to be looked at.
@@ -168,6 +183,7 @@ class Operations:
     def _bring_up_node(self, cluster: RehearsedCluster, node: RehearsedNode, memory: int) -> None:
         """Launch a node, wait until it is created, record status and events; its claim ends in any case."""
         try:
+            self.capacity.take(node)
             self.fleet.launch(cluster, node, memory)
             self.changed()
             events.record_script_state(cluster, node, "Started")

@@ -10,6 +10,7 @@ from typing import Callable, List, Tuple
 from hyperpod_rehearsal.machines.machine import REBOOT_EXIT
 from hyperpod_rehearsal.platform.back_off import NodeBackOff
 from hyperpod_rehearsal.platform.cluster_state import CONTROLLER, RehearsedCluster, RehearsedNode
+from hyperpod_rehearsal.platform.market import lacks_capacity
 from hyperpod_rehearsal.platform.operations import Operations
 from hyperpod_rehearsal.platform.slurm_control import ACTION_REBOOT, ACTION_REPLACE
 
@@ -50,7 +51,7 @@ class Recovery:
             if code is not None and node.status in ("Running", "Failure", "Pending"):
                 self._recover_exited_node(cluster, node, code)
             elif (
-                cluster.is_continuously_provisioned
+                (cluster.is_continuously_provisioned or lacks_capacity(node))
                 and node.status == "Failure"
                 and node.role != CONTROLLER
                 and node.instance_id not in self._operations.claimed_ids

@@ -113,6 +113,7 @@ def _remove_and_launch_nodes_returning_error(
             with operations.lock:
                 cluster.nodes.pop(node.instance_id, None)
                 operations.claimed_ids.discard(node.instance_id)
+                operations.freed_addresses.append(node.ip)
             events.record_removal(cluster, node)
         operations.fleet.rewrite_cluster_configs(cluster, memory_mb_per_node(len(cluster.nodes)))
         if leaving or arriving:

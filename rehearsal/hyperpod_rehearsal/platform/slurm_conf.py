@@ -6,15 +6,15 @@ here too (a replaced node stays DOWN until it is resumed; a requeued job waits f
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Dict, List, Mapping, Sequence
 
 from hyperpod_kit.errors import RehearsalError
+from hyperpod_rehearsal.agent.config_agent import BEGIN, END, MERGE, OVERWRITE
 from hyperpod_rehearsal.platform.cluster_state import COMPUTE, CONTROLLER, LOGIN, RehearsedCluster, RehearsedNode
 from hyperpod_rehearsal.records.profiles import BY_CGROUP, STOCK, Profile
 
-BEGIN = "# BEGIN nodes (kept by the platform)"
-END = "# END nodes"
 DEFAULT_PARTITION = "dev"
 CPUS_PER_NODE = 2
 
@@ -174,7 +174,42 @@ def render_slurm_conf(
     )
     if profile.step_retry:
         base += "GresTypes=gpu\n"  # a device that jobs may ask for: HyperPod requeues those that do
+    if profile.agents:
+        base += "TopologyPlugin=topology/tree\n"
     return base + node_and_partition_lines(cluster, memory_mb, profile)
+
+
+PAUSES = (20.0, 70.0)
+"""Seconds between two rewritings of slurm.conf by HyperPod's agent; how often the real one does it is not public."""
+
+
+def render_agent_files(cluster: RehearsedCluster) -> Dict[str, str]:
+    """What HyperPod's agent of the configuration keeps on the controller besides slurm.conf: name -> text.
+
+    All compute nodes are below one switch, as with instances of one placement group. topology.yaml is for 25.05 and
+    later, which take it and not topology.conf. A cluster without a strategy is taken for one with Merge.
+    """
+    hosts = [
+        node.host for name, role in cluster.slurm.items() if role == COMPUTE for node in cluster.nodes_in_group(name)
+    ]
+    strategy = ((cluster.request.get("Orchestrator") or {}).get("Slurm") or {}).get("SlurmConfigStrategy")
+    settings = {"strategy": OVERWRITE if strategy == OVERWRITE else MERGE, "seed": 1, "pauses": PAUSES}
+    files = {"agent.json": json.dumps(settings)}
+    if hosts:
+        nodes = ",".join(hosts)
+        files["topology.conf"] = f"SwitchName=network-node-1 Nodes={nodes}\n"
+        files["topology.yaml"] = TOPOLOGY_YAML.format(nodes=nodes)
+    return files
+
+
+TOPOLOGY_YAML = """\
+- topology: default
+  cluster_default: true
+  tree:
+    switches:
+      - switch: network-node-1
+        nodes: {nodes}
+"""
 
 
 def render_cgroup_conf(profile: Profile, *, has_v1_freezer: bool, v2_only_nodes_on_mixed_host: bool) -> str:

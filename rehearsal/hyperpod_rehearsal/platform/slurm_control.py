@@ -86,6 +86,24 @@ class SlurmControl:
         """Let jobs in again."""
         return self._run_on_controller(cluster, SCONTROL, "delete", f"reservation={name}") is not None
 
+    def drain_node(self, cluster: RehearsedCluster, node: RehearsedNode, reason: str) -> bool:
+        """Let a node's jobs go on, and give it no others."""
+        if node.role in ("", CONTROLLER):
+            return False
+        return (
+            self._run_on_controller(
+                cluster, SCONTROL, "update", f"nodename={node.host}", "state=drain", f"reason={reason}"
+            )
+            is not None
+        )
+
+    def is_without_job(self, cluster: RehearsedCluster, node: RehearsedNode) -> bool:
+        """Return whether no job is on a node, also none that ends; False while Slurm is not responding."""
+        if node.role in ("", CONTROLLER):
+            return True
+        states = "RUNNING,COMPLETING,CONFIGURING,SUSPENDED,STOPPED"
+        return self._run_on_controller(cluster, SQUEUE, "-h", "-w", node.host, "-t", states, "-o", "%A") == ""
+
     def resume_node(self, cluster: RehearsedCluster, node: RehearsedNode) -> bool:
         """Let Slurm use a node again."""
         return self._run_on_controller(cluster, SCONTROL, "update", f"nodename={node.host}", "state=resume") is not None

@@ -39,7 +39,7 @@ def update_software(operations: Operations, cluster: RehearsedCluster, request: 
         for number, batch in enumerate(split_into_batches(nodes, deployment.get("RollingUpdatePolicy"))):
             if number and operations.fleet.stopping.wait(deployment.get("WaitIntervalInSeconds", 0)):
                 return
-            _reimage_batch(operations, cluster, batch)
+            reimage_batch(operations, cluster, batch)
             pending = [node for node in pending if node not in batch]
             failed = [node for node in batch if node.status == "Failure"]
             if failed:
@@ -70,7 +70,8 @@ def split_into_batches(nodes: Sequence[RehearsedNode], policy: Mapping[str, Any]
     return [list(nodes[start : start + step]) for start in range(0, len(nodes), step)]
 
 
-def _reimage_batch(operations: Operations, cluster: RehearsedCluster, batch: Sequence[RehearsedNode]) -> None:
+def reimage_batch(operations: Operations, cluster: RehearsedCluster, batch: Sequence[RehearsedNode]) -> None:
+    """Give claimed nodes a fresh root volume and run their scripts again; returns when all are Running or Failure."""
     memory = memory_mb_per_node(len(cluster.nodes))
     for node in batch:
         node.status, node.message = UPDATING, "its software is being updated"

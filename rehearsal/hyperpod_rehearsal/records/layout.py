@@ -81,6 +81,11 @@ class Layout:
         return self.root / "daemon.log"
 
     @property
+    def market_file(self) -> Path:
+        """What a person has said of EC2's capacity and of Spot instances that it takes back."""
+        return self.root / "market.json"
+
+    @property
     def image_mount_point(self) -> Path:
         """Mount point of the node image."""
         return self.root / "image"

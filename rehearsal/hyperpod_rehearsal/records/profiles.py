@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Dict, Tuple
 
 from hyperpod_kit.errors import RehearsalError
@@ -18,7 +18,9 @@ class Profile:
     `release`: code name of the nodes' Debian, of this machine's own distribution when empty; `slurm`: the version that
     it comes with, for people. `tracking`: of ProctrackType; with BY_CGROUP the end of a step takes all that the step
     has started. `step_retry`: HyperPod's plugin behind `srun --auto-resume` and its cluster agent. `mode`: who starts
-    Slurm, in the tests that make a cluster of this profile. `parameters`: SlurmctldParameters.
+    Slurm, in the tests that make a cluster of this profile. `parameters`: SlurmctldParameters. `second_slurm`: version
+    of another Slurm beside the first, from `second_release`, behind the link /opt/slurm. `agents`: HyperPod's agents
+    of 2026: of the configuration on the controller, of hung jobs on every compute node.
     """
 
     name: str
@@ -28,6 +30,9 @@ class Profile:
     step_retry: bool = False
     mode: LifecycleMode = LifecycleMode.ON_CREATE
     parameters: Tuple[str, ...] = ("enable_configless",)
+    second_slurm: str = ""
+    second_release: str = ""
+    agents: bool = False
 
 
 STOCK = Profile("stock", "22.05")
@@ -41,8 +46,9 @@ HYPERPOD = Profile(
     step_retry=True,
     mode=LifecycleMode.ON_INIT_COMPLETE,
 )
+HYPERPOD_2026 = replace(HYPERPOD, name="hyperpod-2026", second_slurm="26.05", second_release="forky", agents=True)
 
-PROFILES: Dict[str, Profile] = {profile.name: profile for profile in (STOCK, TODAY, NEWEST, HYPERPOD)}
+PROFILES: Dict[str, Profile] = {profile.name: profile for profile in (STOCK, TODAY, NEWEST, HYPERPOD, HYPERPOD_2026)}
 
 
 def profile_by_name(name: str) -> Profile:

@@ -142,7 +142,7 @@ def test_when_all_idle_waits_for_the_last_one(sagemaker, operations, cluster):
     working, idle = cluster.nodes_in_group("gpu")
     busy = {working.host}
     machines = patched(operations, cluster, patching.WHEN_ALL_IDLE, busy)
-    time.sleep(2.5)
+    until(lambda: sum("squeue" in line for line in machines.executed) >= 6, what="three looks at both nodes")
     assert boots(machines, idle) == boots(machines, working) == 1
     busy.clear()
     until(lambda: boots(machines, idle) == boots(machines, working) == 2)

@@ -80,7 +80,7 @@ def configuration(directory: Path) -> Path:
     own["cluster"]["instance_groups"][1]["count"] = WORKERS
     own["cluster"]["lifecycle_mode"] = PROFILE.mode.value
     if PROFILE.agents:
-        own["cluster"]["instance_groups"][1]["api"] = {"CapacityRequirements": {"Spot": {}}}
+        own["cluster"]["instance_groups"][1]["capacity"] = "Spot"
     own["mounts"] = [IN_BUCKET] if PROFILE == MOUNTPOINT else []
     own["health"] = {"interval": 5, "deadline": 2, "degraded_after": 2, "drain": True}
     path = directory / "provisioning_parameters.json"

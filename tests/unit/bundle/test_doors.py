@@ -72,6 +72,13 @@ def agent(node: Path, module: str) -> int:
         return call(node, [sys.executable, "-S", "-m", module, "0"], ours, PYTHONPATH=str(node / "lib"))
 
 
+def lint_by_node_config(node: Path) -> list[str]:
+    """The arguments of `job lint` that read it, with a script in which nothing is wrong."""
+    script = node.parent / "nothing.sbatch"
+    script.write_text("#!/bin/bash\ntrue\n")
+    return ["job", "lint", "--config", str(node / "node_config.json"), str(script)]
+
+
 PYTHON = [sys.executable, "-I", "-S"]
 TRIALS: Mapping[str, Callable[[Path], int]] = {
     "on_create.sh": lambda node: creation(node, "on_create.sh"),
@@ -82,6 +89,7 @@ TRIALS: Mapping[str, Callable[[Path], int]] = {
     "lib/hyperpod_kit/job/__main__.py": lambda node: call(
         node, [*PYTHON, str(node / "lib/hyperpod_kit/job/__main__.py"), "--help"]
     ),
+    "node_config.json": lambda node: call(node, [*PYTHON, str(node / "lib"), *lint_by_node_config(node)]),
     # These two write to /run: that Slurm can start them is seen without running them.
     "slurm/prolog.sh": lambda node: call(node, ["/bin/bash", "-n", str(node / "slurm/prolog.sh")]),
     "slurm/epilog.sh": lambda node: call(node, ["/bin/bash", "-n", str(node / "slurm/epilog.sh")]),

@@ -246,7 +246,7 @@ def test_what_job_status_says(durable: Any, lost: Any, expected: List[str]) -> N
         Row(1, 2, lost, "the disk is full", at) if lost else None,
     )
     said = saves.describe_save_status(found, at + 720)
-    assert [line.replace(time.strftime("%H:%M", time.localtime(at)), "TIME") for line in said] == expected
+    assert [line.replace(time.strftime("%H:%MZ", time.gmtime(at)), "TIME") for line in said] == expected
     assert json.loads(json.dumps(found.to_dict()))["unknown"] == ""
 
 

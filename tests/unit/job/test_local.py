@@ -138,7 +138,7 @@ def test_killed_again_and_again_it_goes_on_and_says_from_where(job: LocalJob) ->
     table = job.command("status", "--root", str(job.root))
     assert f"crash: rank 0 on {os.uname().nodename}" in table and table.count("local-") >= 3, table
     assert "local-" in job.command("status", job.rows[0]["job"])
-    assert "steps that lasted" in job.command("goodput", "--root", str(job.root))
+    assert "STEPS THAT LASTED" in job.command("goodput", "--root", str(job.root))
 
 
 def test_a_second_one_on_the_root_is_refused_by_name(job: LocalJob, tmp_path: Path) -> None:

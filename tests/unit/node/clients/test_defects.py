@@ -111,7 +111,9 @@ def test_what_clients_may_cost_is_far_below_what_the_whole_creation_may() -> Non
     assert one < int(total.group(1))
 
 
-def test_python_packages_are_never_installed() -> None:
+def test_python_packages_are_installed_into_the_training_environment_alone() -> None:
     for place, data in render(load(EXAMPLE)).installed_files.items():
+        if place == "lib/hyperpod_kit/node/environments/maker.py":
+            continue
         if place.endswith(".sh") or place.startswith(("lib/hyperpod_kit/node/", "lib/hyperpod_kit/slurm/")):
             assert not re.search(rb"\bpip3?\b.*\binstall\b|ensurepip|ansible|git clone|github\.com", data), place

@@ -94,7 +94,7 @@ verify_files() { # directory, the lines of its SHA256SUMS that count, a name tha
 
 verify_download() { # directory
     local problem
-    [[ -f $1/$ARCHIVE && ! -L $1/$ARCHIVE ]] || { echo "$ARCHIVE is missing, or is no plain file"; return; }
+    [[ -f $1/$ARCHIVE && ! -L $1/$ARCHIVE ]] || { echo "$ARCHIVE is missing, or is not a plain file"; return; }
     [[ ! -e $1/lib ]] || { echo "lib lies beside $ARCHIVE, which holds it"; return; }
     problem=$(verify_files "$1" "$(grep -Ev '^.{66}lib/' "$1/SHA256SUMS")" "$ARCHIVE")
     [[ -n $problem ]] || problem=$(verify_archive "$1")
@@ -124,7 +124,7 @@ verify_members() { # directory
     bad=$(comm -23 <(echo "$listed") <(echo "$names") | head -n 1)
     [[ -z $bad ]] || { echo "$bad is missing from $ARCHIVE"; return; }
     bad=$(grep -vm 1 '^-' <<<"$kinds") || true
-    [[ -z $bad ]] || echo "$ARCHIVE has a member that is no plain file: $bad"
+    [[ -z $bad ]] || echo "$ARCHIVE has a member that is not a plain file: $bad"
 }
 
 version_of() { # directory -> the kit's version in a bundle that was verified

@@ -35,6 +35,7 @@ BY_HAND: Dict[str, str] = {
     "job/run/series.py": LIFELONG,
     "job/step/step_note.py": "a write that nobody waits for: while it hangs, no other is begun",
     "job/wrapper/step_reporter.py": LIFELONG,
+    "node/environments/maker.py": LIFELONG,
     "node/file_audit/supervisor.py": "a child that works for ever and gives signs of life",
     "node/observe/probe.py": "a program for all mounts at once, which says how far it came; it costs a check little",
     "node/observe/prober.py": "that program: the children are nobody's to wait for",

@@ -10,7 +10,6 @@ from typing import Any, Iterator, Sequence
 
 from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.infra.part import TemplatePart, name_tags, ref, resource
-from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.preflight.checks.shared import NFS
 from hyperpod_kit.preflight.mounts.registry import INQUIRIES
 from hyperpod_kit.preflight.placement import network_placements
@@ -31,7 +30,7 @@ def security_groups_part(settings: Settings) -> TemplatePart:
         resources[STORAGE] = _security_group(settings.cluster.name, "file systems")
     for low, high in _contiguous_ranges(inward):
         resources[f"StorageFromNodes{low}"] = _security_group_rule("Ingress", STORAGE, NODES, (low, high))
-    if any(isinstance(mount, LustreMount) and mount.efa for mount in settings.mounts):
+    if any(mount.efa for mount in settings.mounts):
         # FSx makes no file system with EFA without: all traffic, of groups by name, for an EFA's own is no IP traffic.
         for group, peer in ((STORAGE, STORAGE), (STORAGE, NODES), (NODES, STORAGE)):
             names = group.removesuffix("Group"), peer.removesuffix("Group")

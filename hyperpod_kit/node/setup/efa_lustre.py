@@ -12,7 +12,6 @@ import os
 from typing import Tuple
 
 from hyperpod_kit.errors import NodeError, RunError
-from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.node_config import NodeConfig
 from hyperpod_kit.model.states import ROLES
 from hyperpod_kit.node.machine.context import Node
@@ -33,16 +32,12 @@ class EfaLustre:
 
     def steps_for(self, config: NodeConfig, role: str, group: str) -> Tuple[Step, ...]:
         """Return the step for a node of that role, in that instance group."""
-        if any(_is_over_efa(mount) and mount.is_carried_by(role, group) for mount in config.mounts):
+        if any(mount.efa and mount.is_carried_by(role, group) for mount in config.mounts):
             return (Step("efa-lustre", _start_set_up, _describe_pending_start, required=False),)
         return ()
 
 
 STEP = EfaLustre()
-
-
-def _is_over_efa(mount: object) -> bool:
-    return isinstance(mount, LustreMount) and mount.efa
 
 
 def _has_efa_device(node: Node) -> bool:

@@ -555,7 +555,6 @@ CASES: list[tuple[str, str, Change]] = [
     ("HPK-O046", f"{ENVIRONMENT}.path", both(environment(path="/fsx2/x"), add_mount(**LUSTRE, roles=["login"]))),
     ("HPK-O047", f"{ENVIRONMENT}.requirements.x64", environment(requirements={"x86_64": "a.lock", "x64": "a.lock"})),
     ("HPK-O048", f"{ENVIRONMENT}.requirements", environment(requirements={"arm64": "a.lock"})),
-    ("HPK-O048", f"{ENVIRONMENT}.requirements", both(environment(), group(1, instance_type="ml.c7g.4xlarge"))),
     ("HPK-O049", f"{ENVIRONMENT}.owner", environment(owner="somebody")),
     ("HPK-O050", f"{ENVIRONMENT}.timeout", environment(timeout=1300)),
     (

@@ -83,7 +83,7 @@ def test_many_nodes_are_counted_and_each_is_a_row_on_demand(
     assert run_command_line(words(network, "--junit", "mounts.xml")) == 0
     out, err = capsys.readouterr()
     row = next(line for line in out.splitlines() if "/mnt/data" in line)
-    assert row.split() == ["w", "data", "/mnt/data", "13", "13"] and "13 mounts on 13 nodes: all healthy" in err
+    assert row.split() == ["data", "w", "/mnt/data", "13", "13"] and "13 mounts on 13 nodes: all healthy" in err
     assert Xml.parse(tmp_path / "mounts.xml").getroot().get("tests") == "13"
     assert run_command_line(words(network, "--nodes")) == 0
     assert capsys.readouterr().out.count("/mnt/data") == 13

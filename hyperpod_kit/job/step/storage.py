@@ -78,6 +78,8 @@ class Probe:
             self._places.append(os.path.join(root, state_place.STATE_POINTER))
         self._deadline = deadline
         self._process: Optional[subprocess.Popen[bytes]] = None
+        self.has_timed_out = False
+        """Whether the last probe came to no end: that of a mount that hangs, and not of a path that is not there."""
 
     def _question(self, write: bool) -> List[str]:
         if not write:
@@ -96,6 +98,7 @@ class Probe:
             return False
         start = time.monotonic()
         end = start + self._deadline
+        self.has_timed_out = False
         while True:
             try:
                 # No descriptor of ours: it may outlive us, and Slurm waits for whoever holds a job's log open.
@@ -113,6 +116,7 @@ class Probe:
                 end = min(time.monotonic() + self._deadline, start + LONGEST)
                 code = self._wait_until(end)
             if code is None:
+                self.has_timed_out = True
                 self._process.kill()
                 return False
             self._process = None
@@ -258,7 +262,11 @@ class CheckpointRoot:
 
     def is_replaced(self) -> bool:
         """Return whether a directory answers in the place of our records that is not the one that was claimed."""
-        return bool(self._claim_path) and not self._probe.answers() and Probe(self._state).answers()
+        if not self._claim_path or self._probe.has_timed_out:
+            return False
+        if self._probe.answers() or self._probe.has_timed_out:
+            return False
+        return Probe(self._state).answers()
 
     def _describe_outage(self) -> str:
         if self._objects is not None and self._objects.failure:

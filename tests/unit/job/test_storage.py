@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -19,7 +20,7 @@ from hyperpod_kit.job.decide.outcome_kind import OutcomeKind
 from hyperpod_kit.job.step import storage
 from hyperpod_kit.job.step.storage import CheckpointRoot, Probe
 from hyperpod_kit.system import process
-from tests.support.wait import until
+from tests.support.wait import scaled, until
 
 
 def test_a_directory_that_can_be_written_answers_and_keeps_nothing(tmp_path: Path) -> None:
@@ -77,6 +78,26 @@ def test_a_probe_that_waits_for_a_processor_is_no_outage(
 
     monkeypatch.setattr(storage, "is_runnable", look_at_work_that_has_begun)
     assert probe.answers() == answers and len(looks) == (3 if answers else 1)
+
+
+def test_a_root_that_hangs_is_not_called_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = tmp_path / "asked"
+    program = tmp_path / "mktemp"
+    program.write_text(f"#!/bin/sh\necho $$ >>{asked}\nexec sleep 60\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    defaults = Probe.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "deadline", scaled(0.5))
+    monkeypatch.setattr(storage, "is_runnable", lambda pid: not asked.exists())
+    with Signals() as signals, open(tmp_path / "log", "w") as log:
+        root = CheckpointRoot(str(tmp_path), 0.1, signals, JobReport(log.fileno()), claim_path=str(tmp_path / "claim"))
+        assert root.outlast() and not root.is_replaced()
+        pids = [int(line) for line in asked.read_text().split()]
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    assert "does not answer; waiting" in (tmp_path / "log").read_text()
 
 
 def test_an_outage_is_outlasted(tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ DOCUMENT: dict[str, Any] = {
             },
             "device_checks": {"action": "replace", "gate": True, "dcgm": True, "efa": True},
             "training_environment": {
-                "path": "/scratch/environments",
+                "path": "/var/lib/environments",
                 "requirements": {"x86_64": "requirements.lock"},
                 "name": "training",
                 "python": "/usr/bin/python3.12",

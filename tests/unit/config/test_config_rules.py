@@ -28,6 +28,7 @@ from tests.unit.config.rule_cases import (
     NVME,
     S3FILES,
     SECRET,
+    STEPS,
     VPC,
     WRITES,
     ZFS,
@@ -39,6 +40,7 @@ from tests.unit.config.rule_cases import (
     add_mount,
     both,
     cluster,
+    environment,
     group,
     homes,
     kit,
@@ -99,6 +101,10 @@ def test_findings_that_come_together() -> None:
     kernel = package(name="linux-image-6.8.0-1063-aws", client="lustre")
     assert findings(kernel) == [("HPK-P009", P), ("HPK-P011", f"{P}.name")]
     assert findings(package(name="libfuse2", client=None)) == [("HPK-P008", f"{P}.client")]
+    assert findings(both(environment(), group(1, instance_type="ml.c7g.4xlarge"))) == [
+        ("HPK-P013", f"{C}.instance_groups[1].instance_type"),
+        ("HPK-O048", f"{STEPS}.training_environment.requirements"),
+    ]
 
 
 @pytest.mark.parametrize(

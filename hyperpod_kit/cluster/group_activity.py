@@ -72,26 +72,38 @@ def _plan_sentence(plans: TrainingPlans, arn: str) -> str:
 def _facts(group: Mapping[str, Any]) -> Iterator[str]:
     if "Spot" in (group.get("CapacityRequirements") or {}):
         yield "Spot: AWS may take its nodes away"
-    types = group.get("InstanceTypeDetails") or ()
+    types = _types(group)
     if types:
-        yield "types: " + ", ".join(f"{entry.get('CurrentCount', 0)} {entry.get('InstanceType')}" for entry in types)
-    else:
-        requirements = group.get("InstanceRequirements") or {}
-        possible = requirements.get("DesiredInstanceTypes") or requirements.get("CurrentInstanceTypes") or ()
-        if possible:
-            yield f"types: {' or '.join(possible)}"
+        yield f"types: {types}"
     if group.get("TrainingPlanStatus") == PLAN_SERVES:
         yield f"training plan: {PLAN_SERVES}"
     patch = group.get("AutoPatchConfig") or {}
-    date = _date_of(patch, "CurrentPatchSchedule")
-    requested = _date_of(patch, "DesiredPatchSchedule")
-    if date or requested:
-        moved = ""
-        if requested and requested != date:
-            moved = f", to be moved to {requested}"
-        yield f"next patch ({patch.get('PatchingStrategy', '?')}): {date or 'not planned yet'}{moved}"
+    dates = _patch_dates(patch)
+    if dates:
+        yield f"next patch ({patch.get('PatchingStrategy', '?')}): {dates}"
     if group.get("ImageVersionStatus") == "UpdateAvailable":
         yield f"a newer image is there than {group.get('CurrentImageReleaseVersion') or 'the one that it runs'}"
+
+
+def _types(group: Mapping[str, Any]) -> str:
+    """How many nodes have which type, or else which types they may have; "" where AWS says neither."""
+    details = group.get("InstanceTypeDetails") or ()
+    if details:
+        return ", ".join(f"{entry.get('CurrentCount', 0)} {entry.get('InstanceType')}" for entry in details)
+    requirements = group.get("InstanceRequirements") or {}
+    return " or ".join(requirements.get("DesiredInstanceTypes") or requirements.get("CurrentInstanceTypes") or ())
+
+
+def _patch_dates(patch: Mapping[str, Any]) -> str:
+    """When the next patch is, and when it is requested instead; "" where there is neither."""
+    date = _date_of(patch, "CurrentPatchSchedule")
+    requested = _date_of(patch, "DesiredPatchSchedule")
+    if not date and not requested:
+        return ""
+    moved = ""
+    if requested and requested != date:
+        moved = f", to be moved to {requested}"
+    return f"{date or 'not planned yet'}{moved}"
 
 
 def _doing(group: Mapping[str, Any]) -> Iterator[str]:

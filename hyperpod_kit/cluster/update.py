@@ -279,14 +279,19 @@ def _as_requested(field: str, described: Any, requested: Any) -> Any:
     if field == "InstanceRequirements" and isinstance(described, Mapping) and "InstanceTypes" not in described:
         return {"InstanceTypes": described.get("DesiredInstanceTypes") or described.get("CurrentInstanceTypes")}
     if field == "AutoPatchConfig" and isinstance(described, Mapping) and "PatchSchedule" not in described:
-        known = {key: value for key, value in described.items() if key not in _SCHEDULES_OF_PATCH}
-        date = ((requested or {}).get("PatchSchedule") or {}).get("NextPatchDate")
-        dates = [(described.get(key) or {}).get("NextPatchDate") for key in _SCHEDULES_OF_PATCH]
-        if date is not None and any(_is_same_date(date, other) for other in dates):
-            # AWS moves the date on after every patch: only one that is asked for and not known is a change.
-            known["PatchSchedule"] = {"NextPatchDate": date}
-        return known
+        return _patching_as_requested(described, requested or {})
     return described
+
+
+def _patching_as_requested(described: Mapping[str, Any], requested: Mapping[str, Any]) -> dict[str, Any]:
+    """The AutoPatchConfig of CreateCluster for one of DescribeCluster."""
+    known = {key: value for key, value in described.items() if key not in _SCHEDULES_OF_PATCH}
+    date = (requested.get("PatchSchedule") or {}).get("NextPatchDate")
+    dates = [(described.get(key) or {}).get("NextPatchDate") for key in _SCHEDULES_OF_PATCH]
+    if date is not None and any(_is_same_date(date, other) for other in dates):
+        # AWS moves the date on after every patch: only one that is asked for and not known is a change.
+        known["PatchSchedule"] = {"NextPatchDate": date}
+    return known
 
 
 def _is_same_date(requested: str, described: Any) -> bool:

@@ -58,13 +58,13 @@ def operations(
             for line in describe_operation(operation):
                 print_text(clean_one_line(line, LONGEST_LINE))
         return
-    found = sagemaker.list_operations(chosen.name, status=status, kind=kind, newest=limit or None)
+    newest_operations = sagemaker.list_operations(chosen.name, status=status, kind=kind, newest=limit or None)
     if as_json:
-        print_json("operations", {"cluster": chosen.name, "operations": found})
+        print_json("operations", {"cluster": chosen.name, "operations": newest_operations})
         return
-    if found:
-        _print_operations(found)
-    print_to_stderr(f"{len(found)} operations of cluster {chosen.name}")
+    if newest_operations:
+        _print_operations(newest_operations)
+    print_to_stderr(f"{len(newest_operations)} operations of cluster {chosen.name}")
 
 
 def describe_operation(operation: Mapping[str, Any]) -> list[str]:
@@ -89,9 +89,9 @@ def describe_operation(operation: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _print_operations(found: Sequence[Mapping[str, Any]]) -> None:
+def _print_operations(newest_operations: Sequence[Mapping[str, Any]]) -> None:
     grid = TextTable(("ID", "TYPE", "STATUS", "BEGUN"))
-    for operation in found:
+    for operation in newest_operations:
         grid.add_row(
             table_cell(str(operation.get("OperationId", ""))),
             table_cell(str(operation.get("Type", ""))),

@@ -184,12 +184,12 @@ def undo(request: RolloutRequest) -> int:
         )
     previous = record.previous
     targets = [target for target in _targets(scene, request) if target.instance_id in previous]
-    wanted = {
+    bundle_by_target = {
         target: TargetBundle(bundle_id, bundle_id, f"s3://{scene.bucket.name}/{scene.parent}{bundle_id}/")
         for target in targets
         for bundle_id in [previous[target.instance_id]]
     }
-    return _roll(scene, request, wanted, _claimed(record, RolloutState.UNDOING), RolloutState.UNDONE)
+    return _roll(scene, request, bundle_by_target, _claimed(record, RolloutState.UNDOING), RolloutState.UNDONE)
 
 
 @rollout.command()
@@ -217,8 +217,8 @@ def status(config: Path, ssh: SshSettings, as_json: bool) -> int:
     is_paused = scene.records.is_pause_wanted()
     targets = scene.cluster.list_targets()
     with _open_connector(scene, ssh, targets) as connect:
-        found = _query_bundles(targets, connect, ssh)
-    standing = RolloutStanding(scene.cluster.name, bundle_id, record, is_paused, tuple(found))
+        node_bundles = _query_bundles(targets, connect, ssh)
+    standing = RolloutStanding(scene.cluster.name, bundle_id, record, is_paused, tuple(node_bundles))
     if as_json:
         print_json("rollout status", standing.to_dict())
     else:
@@ -278,10 +278,10 @@ def _start(request: RolloutRequest, *, resumes: bool) -> int:
     elif not resumes and scene.records.is_pause_wanted():
         raise ClusterError(f"the rollout of bundle {bundle.bundle_id} is paused", hint="hyperpod-kit rollout resume")
     digest = hashlib.sha256(bundle.files[manifest.SUMS]).hexdigest()
-    wanted = TargetBundle(bundle.bundle_id, digest, bundle.source_s3_uri)
+    target_bundle = TargetBundle(bundle.bundle_id, digest, bundle.source_s3_uri)
     targets = _targets(scene, request)
     claimed = _claimed(record, RolloutState.RUNNING)
-    code = _roll(scene, request, dict.fromkeys(targets, wanted), claimed, RolloutState.DONE)
+    code = _roll(scene, request, dict.fromkeys(targets, target_bundle), claimed, RolloutState.DONE)
     if not request.dry_run:
         _print_groups_with_another_bundle(scene)
     return code
@@ -334,13 +334,13 @@ def _query_bundles(
     from hyperpod_kit.remote.diagnosis.installed_bundles import query_bundles
 
     with progress_bar(f"asking {len(targets)} nodes", len(targets)) as advance:
-        return query_bundles(targets, connect, timeout=ssh.command_timeout, progress=lambda found: advance(1))
+        return query_bundles(targets, connect, timeout=ssh.command_timeout, progress=lambda _: advance(1))
 
 
 def _roll(
     scene: _Scene,
     request: RolloutRequest,
-    wanted: Mapping[NodeTarget, TargetBundle],
+    bundle_by_target: Mapping[NodeTarget, TargetBundle],
     record: RolloutRecord,
     end: RolloutState,
 ) -> int:
@@ -355,7 +355,7 @@ def _roll(
     from hyperpod_kit.remote.rollout.rollout import RolloutRun
 
     speed = parse_rollout(request.batch, 0)
-    size = batch_size(speed.count, speed.percent, len(wanted))
+    size = batch_size(speed.count, speed.percent, len(bundle_by_target))
     first = request.first
     # A pause that comes from now on is one of this run.
     was_paused = scene.records.is_pause_wanted()
@@ -363,12 +363,12 @@ def _roll(
     expected: Mapping[str, Sequence[Mount]] = {}
     if end == RolloutState.DONE:
         expected = scene.cluster.expected_mounts_by_group()
-    with _open_connector(scene, first.ssh, list(wanted)) as connect:
-        found = _query_bundles(list(wanted), connect, first.ssh)
-        plan = plan_batches(found, wanted, size, record.at_work, backwards=end == RolloutState.UNDONE)
+    with _open_connector(scene, first.ssh, list(bundle_by_target)) as connect:
+        node_bundles = _query_bundles(list(bundle_by_target), connect, first.ssh)
+        plan = plan_batches(node_bundles, bundle_by_target, size, record.at_work, backwards=end == RolloutState.UNDONE)
         names = [slurm_node_name(target.address) for batch in plan.batches for target in batch]
         first.load_jobs_on_nodes(scene.cluster, names)
-        report = RolloutReport(scene.cluster.name, record, plan, {row.target: row.current for row in found})
+        report = RolloutReport(scene.cluster.name, record, plan, {row.target: row.current for row in node_bundles})
         print_plan(report)
         if request.dry_run:
             return _end(report, request)

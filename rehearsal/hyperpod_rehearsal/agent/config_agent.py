@@ -30,12 +30,12 @@ BEGIN, END = "# BEGIN nodes (kept by the platform)", "# END nodes"
 INTERVAL = 1.0
 
 
-def rewritten(existing: str, wanted: str, strategy: str, draw: random.Random) -> str:
+def rewritten(existing: str, rendered: str, strategy: str, draw: random.Random) -> str:
     """slurm.conf as the agent leaves it: its own lines rendered anew, under MERGE those of others behind them.
 
     Lines of others keep their order. SlurmctldHost names the primary controller first, so its lines keep theirs too.
     """
-    settings, nodes = _split_nodes(wanted)
+    settings, nodes = _split_nodes(rendered)
     hosts = [line for line in settings if line.startswith("SlurmctldHost")]
     shuffled = [line for line in settings if line not in hosts]
     draw.shuffle(shuffled)
@@ -50,9 +50,9 @@ def rewritten(existing: str, wanted: str, strategy: str, draw: random.Random) ->
     return "\n".join(lines) + "\n"
 
 
-def has_nodes_of(existing: str, wanted: str) -> bool:
+def has_nodes_of(existing: str, rendered: str) -> bool:
     """Whether slurm.conf has the node and partition lines that the platform wants."""
-    return _split_nodes(existing)[1] == _split_nodes(wanted)[1]
+    return _split_nodes(existing)[1] == _split_nodes(rendered)[1]
 
 
 def _split_nodes(text: str) -> Tuple[List[str], List[str]]:
@@ -94,21 +94,21 @@ class ConfigAgent:
             self._draw = random.Random(settings["seed"])
             self._next_at = now + self._draw.uniform(*settings["pauses"])
         written = [name for name in TOPOLOGY if self._keep(name)]
-        wanted, existing = _read(f"{self._rendered}/slurm.conf"), _read(f"{self._etc}/slurm.conf")
-        if wanted is None or existing is None:
+        rendered, existing = _read(f"{self._rendered}/slurm.conf"), _read(f"{self._etc}/slurm.conf")
+        if rendered is None or existing is None:
             return written
         is_due = now >= self._next_at
-        if is_due or not has_nodes_of(existing, wanted):
+        if is_due or not has_nodes_of(existing, rendered):
             self._next_at = now + self._draw.uniform(*self._settings["pauses"])
-            self._write("slurm.conf", rewritten(existing, wanted, self._settings["strategy"], self._draw))
+            self._write("slurm.conf", rewritten(existing, rendered, self._settings["strategy"], self._draw))
             written.append("slurm.conf")
         return written
 
     def _keep(self, name: str) -> bool:
-        wanted = _read(f"{self._rendered}/{name}")
-        if wanted is None or _read(f"{self._etc}/{name}") == wanted:
+        rendered = _read(f"{self._rendered}/{name}")
+        if rendered is None or _read(f"{self._etc}/{name}") == rendered:
             return False
-        self._write(name, wanted)
+        self._write(name, rendered)
         return True
 
     def _write(self, name: str, text: str) -> None:

@@ -32,14 +32,18 @@ ExecStart=/usr/bin/python3 -I -S {AGENT_DIRECTORY}
 [Install]
 WantedBy=multi-user.target
 """
-CLUSTER_AGENT_UNIT = """\
+
+
+def _agent_unit(description: str, command: str, name: str, condition: str = "") -> str:
+    """Return the unit of a program of the platform that runs for as long as its node. `condition`: a line of [Unit]."""
+    return f"""\
 [Unit]
-Description=Rehearsal of HyperPod's cluster agent: diagnoses and exchanges the nodes of a job whose step failed
-After=network-online.target munge.service
+Description=Rehearsal of HyperPod's {description}
+{condition}After=network-online.target munge.service
 
 [Service]
-ExecStart=/usr/bin/python3 -u -I -S /usr/lib/hyperpod-kit-rehearsal cluster-agent
-StandardOutput=append:/var/log/aws/clusters/sagemaker-cluster-agent.log
+ExecStart=/usr/bin/python3 -u -I -S {command}
+StandardOutput=append:/var/log/aws/clusters/sagemaker-{name}.log
 StandardError=inherit
 Restart=always
 RestartSec=1
@@ -47,39 +51,23 @@ RestartSec=1
 [Install]
 WantedBy=multi-user.target
 """
+
+
+CLUSTER_AGENT_UNIT = _agent_unit(
+    "cluster agent: diagnoses and exchanges the nodes of a job whose step failed",
+    "/usr/lib/hyperpod-kit-rehearsal cluster-agent",
+    "cluster-agent",
+)
 CONFIG_AGENT, HANG_AGENT = "sagemaker-config-agent.service", "sagemaker-hang-agent.service"
-CONFIG_AGENT_UNIT = f"""\
-[Unit]
-Description=Rehearsal of HyperPod's agent of Slurm's configuration: topology files, and slurm.conf rewritten
-ConditionPathExists={RENDERED}
-After=network-online.target munge.service
-
-[Service]
-ExecStart=/usr/bin/python3 -u -I -S {AGENT_DIRECTORY} config-agent
-StandardOutput=append:/var/log/aws/clusters/sagemaker-config-agent.log
-StandardError=inherit
-Restart=always
-RestartSec=1
-
-[Install]
-WantedBy=multi-user.target
-"""
-HANG_AGENT_UNIT = f"""\
-[Unit]
-Description=Rehearsal of HyperPod's hung job detection
-ConditionPathExists=!{RENDERED}
-After=network-online.target munge.service
-
-[Service]
-ExecStart=/usr/bin/python3 -u -I -S {AGENT_DIRECTORY} hang-agent
-StandardOutput=append:/var/log/aws/clusters/sagemaker-hang-agent.log
-StandardError=inherit
-Restart=always
-RestartSec=1
-
-[Install]
-WantedBy=multi-user.target
-"""
+CONFIG_AGENT_UNIT = _agent_unit(
+    "agent of Slurm's configuration: topology files, and slurm.conf rewritten",
+    f"{AGENT_DIRECTORY} config-agent",
+    "config-agent",
+    f"ConditionPathExists={RENDERED}\n",
+)
+HANG_AGENT_UNIT = _agent_unit(
+    "hung job detection", f"{AGENT_DIRECTORY} hang-agent", "hang-agent", f"ConditionPathExists=!{RENDERED}\n"
+)
 START = """\
 import sys
 from importlib import import_module

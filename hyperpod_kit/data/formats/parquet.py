@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from hyperpod_kit.data.formats.parquet_footer import ParquetFooter
-from hyperpod_kit.data.formats.parquet_groups import ParquetGroups, RowGroup, open_parquet
+from hyperpod_kit.data.formats.parquet_groups import ParquetGroups, open_parquet
+from hyperpod_kit.data.formats.parquet_row_group import RowGroup
 from hyperpod_kit.data.formats.table import RecordReader, Scan, require_plausible_sample_count
 from hyperpod_kit.data.numbers.bijection import Numbers
 from hyperpod_kit.data.reading import digests
@@ -107,7 +108,7 @@ class ParquetReader:
             if not group.remaining:
                 finished.append((number, group))
             offset = start - group.first
-            rows.append({name: values[offset].as_py() for name, values in group.columns})
+            rows.append({name: read(offset) for name, read in group.columns})
         for number, group in finished:
             self._reset_read_group_and_drop_if_cache_large(file_by_number(number).path, group)
         return rows

@@ -1,4 +1,4 @@
-"""The row groups of one Parquet file, each decoded by pyarrow as a whole: arrays, of which a row is a slice.
+"""The row groups of one Parquet file, each decoded by pyarrow as a whole.
 
 Before that it is worked out how large a row group can become at most. One whose words are repeated so often that it
 would not fit into memory is decoded with words as numbers of a dictionary, or a few rows at a time.
@@ -15,6 +15,7 @@ import numpy as np
 from hyperpod_kit.data.formats import parquet_pages
 from hyperpod_kit.data.formats.parquet_footer import ColumnChunk, ParquetFooter
 from hyperpod_kit.data.formats.parquet_pages import ColumnPage
+from hyperpod_kit.data.formats.parquet_row_group import RowGroup
 from hyperpod_kit.data.formats.ranged_file import RangedFile
 from hyperpod_kit.errors import BadRecord
 from hyperpod_kit.system.bounded_thread import CallUnanswered
@@ -36,30 +37,6 @@ _STREAM_BYTES = 1 << 20
 
 _DICTIONARY_INDEX_BYTES = 4
 """Bytes of a word's number in a dictionary."""
-
-
-class RowGroup:
-    """A decoded row group. `first`: the number of its first row in the file; `columns`: (name, values) of each.
-
-    `remaining`: how many of its rows were not asked for yet, if each is asked for once."""
-
-    __slots__ = ("columns", "first", "number", "remaining", "rows", "size")
-
-    def __init__(self, number: int, first: int, table: Any) -> None:
-        self.number = number
-        self.first = first
-        self.rows = self.remaining = table.num_rows
-        self.size = table.nbytes
-        self.columns = [
-            (name, combine_chunks_if_possible(values))
-            for name, values in zip(table.column_names, table.columns, strict=True)
-        ]
-
-    def read_row_counting_down(self, number: int) -> dict[str, Any]:
-        """Return one row of the file: column -> value."""
-        self.remaining -= 1
-        offset = number - self.first
-        return {name: values[offset].as_py() for name, values in self.columns}
 
 
 class ParquetGroups:
@@ -199,15 +176,6 @@ def open_parquet(read: Callable[[int, int], bytes], size: int, dictionary_column
     return pyarrow.parquet.ParquetFile(
         RangedFile(read, size), read_dictionary=dictionary_columns or None, pre_buffer=False, buffer_size=_STREAM_BYTES
     )
-
-
-def combine_chunks_if_possible(values: Any) -> Any:
-    """Combine a column into one array; in pieces where it is too large for one."""
-    if values.num_chunks != 1:
-        values = values.combine_chunks()
-    if getattr(values, "num_chunks", 0) == 1:
-        return values.chunk(0)
-    return values
 
 
 def decode_dictionaries_within(table: Any, schema: Any, max_bytes: int) -> Any:

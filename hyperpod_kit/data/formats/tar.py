@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import re
 import tarfile
+import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -104,6 +105,18 @@ def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
     return Scan(np.array(starts, np.uint64), lengths.astype(np.uint32), digests.digest_of_file(pieces, file.size))
 
 
+def header_check_sum(header: bytes) -> int:
+    """Compute the check sum of a header: the sum of its bytes, with blanks in place of the check sum itself.
+
+    The lower half of Adler-32 is 1 plus the sum of the bytes modulo 65,521, which half a header does not reach. That
+    takes a tenth of the time of `sum`.
+    """
+    half = _BLOCK // 2
+    first_sum = (zlib.adler32(header[:half]) & 0xFFFF) - 1
+    second_sum = (zlib.adler32(header[half:]) & 0xFFFF) - 1
+    return first_sum + second_sum - sum(header[_CHECK_SUM]) + 8 * ord(" ")
+
+
 def parse_record_if_plain(data: bytes) -> dict[str, Any] | None:
     """Parse a piece of a tar as `parse_record` does, which takes five times as long; None where a member
     is not as nearly all are."""
@@ -112,7 +125,7 @@ def parse_record_if_plain(data: bytes) -> dict[str, Any] | None:
     while at < len(data):
         header = data[at : at + _BLOCK]
         plain = _PLAIN_HEADER.match(header, 100)
-        if plain is None or sum(header) - sum(header[_CHECK_SUM]) + 8 * ord(" ") != int(plain[2], 8):
+        if plain is None or header_check_sum(header) != int(plain[2], 8):
             return None
         name = header[:100].partition(b"\0")[0].decode(tarfile.ENCODING, "surrogateescape")
         begin = at + _BLOCK

@@ -290,8 +290,10 @@ def start_s3_server(folder: Path) -> subprocess.Popen[str]:
 class Bench:
     """All cells, one after another."""
 
-    def __init__(self, workspace: Workspace, kinds: list[str], passes: int, slow: float, rows: Path) -> None:
-        self.workspace, self.passes, self.slow, self.rows = workspace, passes, slow, rows
+    def __init__(
+        self, workspace: Workspace, kinds: list[str], passes: int, epochs: int, slow: float, rows: Path
+    ) -> None:
+        self.workspace, self.passes, self.epochs, self.slow, self.rows = workspace, passes, epochs, slow, rows
         self.residents: dict[str, Resident] = {}
         self.missing: dict[str, str] = {}
         for kind in kinds:
@@ -347,6 +349,7 @@ class Bench:
             "source": self.workspace.loader_source(cell.corpus, kind, cell.place)._asdict(),
             "workers": cell.workers,
             "proof": proof,
+            "epochs": self.epochs,
         }
         try:
             pass_figures = self.residents[kind].run_request(measures_memory=proof, **request)
@@ -365,6 +368,7 @@ class Bench:
         samples = self.workspace.scaled_corpus(cell.corpus).samples
         row: dict[str, Any] = {**cell._asdict(), "what": CORPORA[cell.corpus].what, "kind": kind, "loader": loader.name}
         row |= {"version": getattr(self.residents.get(kind), "version", ""), "part": self.workspace.part, "note": note}
+        row["epochs"] = self.epochs
         if first is not None and not note:
             figures = timed or [first]
             facts = self.workspace.read_corpus_facts(cell.corpus)
@@ -426,6 +430,7 @@ def main() -> None:
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--minutes", type=float, default=40.0, help="after which no other cell is begun")
     parser.add_argument("--passes", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=1, help="of a pass, the last of which gives the figures")
     parser.add_argument("--slow", type=float, default=3.0, help="times the fastest, from which on one pass is enough")
     parser.add_argument("--part", type=float, default=1.0, help="of each corpus, to try it")
     parser.add_argument("--loaders", nargs="*", default=list(LOADERS), choices=list(LOADERS))
@@ -444,7 +449,7 @@ def main() -> None:
         install_rival_packages(site)
     until = time.monotonic() + 60 * args.minutes
     server = start_s3_server(folder)
-    bench = Bench(Workspace(folder, site, args.part), args.loaders, args.passes, args.slow, rows)
+    bench = Bench(Workspace(folder, site, args.part), args.loaders, args.passes, args.epochs, args.slow, rows)
     try:
         cells = chosen_cells(args)
         done = set()

@@ -8,10 +8,10 @@ import random
 import tarfile
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hyperpod_kit.data.formats.tar import parse_record, parse_record_if_plain
+from hyperpod_kit.data.formats.tar import header_check_sum, parse_record, parse_record_if_plain
 
 NAMES = [
     "a.jpg",
@@ -105,3 +105,10 @@ def test_usual_samples_go_the_short_way(form: int) -> None:
     wrong = bytearray(data)
     wrong[124] ^= 1  # of the size, and the check sum is that of before
     assert parse_record_if_plain(bytes(wrong)) is None
+
+
+@given(st.binary(min_size=512, max_size=512))
+@example(b"\xff" * 512)
+@example(bytes(512))
+def test_a_check_sum_is_the_sum_of_the_bytes(header: bytes) -> None:
+    assert header_check_sum(header) == sum(header) - sum(header[148:156]) + 8 * ord(" ")

@@ -24,9 +24,17 @@ _NAME = re.compile(r"(.+?)(?:\.(\d{1,3}))?\.json")
 def write_new_record(folder: str, stem: str, value: Mapping[str, Any]) -> None:
     """Write the object to a new file `<stem>.json`; an earlier one stays, and the new one is `<stem>.1.json`
     then, and so on: HyperPod starts a step again under the name of one attempt. After MOST files nothing is
-    written. Raises OSError."""
+    written.
+
+    Raises FileNotFoundError where the job's state is gone, OSError.
+
+    Args:
+        folder: `<state>/<kind>/<attempt>`. The state directory is never made: a checkpoint root that was renamed
+            away would be there again, empty.
+    """
     folder = by_descriptor.resolve_parent(folder)
-    by_descriptor.make_directories(folder, 0o750)
+    for directory in (os.path.dirname(folder), folder):
+        by_descriptor.make_directories(directory, 0o750, parents=False)
     data = json.dumps(value).encode()
     for number in range(MOST):
         if number == 0:

@@ -74,13 +74,13 @@ def make_directory(path: AnyPath, mode: int = DIRECTORY_MODE) -> None:
         os.mkdir(name, mode, dir_fd=folder)
 
 
-def make_directories(path: AnyPath, mode: int = DIRECTORY_MODE, *, shared: bool = False) -> None:
-    """Make the directory `path`, with those above it; one that is there must be this user's or root's, or,
-    where it is `shared`, may be anybody's.
+def make_directories(path: AnyPath, mode: int = DIRECTORY_MODE, *, shared: bool = False, parents: bool = True) -> None:
+    """Make the directory `path`, with those above it unless `parents` is False; one that is there must be this
+    user's or root's, or, where it is `shared`, may be anybody's.
 
-    Raises Untrusted, FileExistsError for a file in its place, OSError.
+    Raises Untrusted, FileExistsError for a file in its place, FileNotFoundError, OSError.
     """
-    with parent_directory(path, make=True, follow=True) as (folder, name):
+    with parent_directory(path, make=parents, follow=True) as (folder, name):
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, mode, dir_fd=folder)
         try:

@@ -58,10 +58,11 @@ def read_or_make_shared_record(
 
     Of all nodes of a step the first decides, and the others wait for it for `head_start` seconds: proving a checkpoint
     of another framework on each of them would read it as often as there are nodes. A record that was begun is waited
-    for, `patience` seconds at most. Raises JobError, OSError.
+    for, `patience` seconds at most. The state directory is not made: where the root is gone, it must not come to be
+    again, empty. Raises JobError, FileNotFoundError, OSError.
     """
     decisions_directory = os.path.join(state, "decisions")
-    by_descriptor.make_directories(by_descriptor.resolve_parent(decisions_directory), 0o750)
+    by_descriptor.make_directories(by_descriptor.resolve_parent(decisions_directory), 0o750, parents=False)
     owners = _Owners(decisions_directory)
     for folder in (state, decisions_directory):
         owners.raise_if_link_or_foreign_owner(folder, os.lstat(folder))

@@ -9,13 +9,28 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Callable
 
 import pytest
 
-from hyperpod_kit.job.base import exits
+from hyperpod_kit.job.base import exits, launch_failure
 from hyperpod_kit.job.step import step_name
 from hyperpod_kit.job.step.srun_step import StepPlan, step_environment, wrapper
+from hyperpod_kit.slurm import verdict
 from tests.support.wait import until
+
+
+def write_exit(state: str) -> None:
+    exits.write(state, "7.0.0", exits.Exit(0, "n1", "", 0, None, 0.0, 1.0))
+
+
+def write_launch_failure(state: str) -> None:
+    launch_failure.write(state, "7.0.0", 0, launch_failure.LaunchFailure("n1", "train.py", "No such file or directory"))
+
+
+def write_verdict(state: str) -> None:
+    environment = {"HPK_STATE": state, "HPK_ATTEMPT": "7.0.0"}
+    verdict.write_verdict_if_under_job_run(environment, verdict.RestoreVerdict(verdict.NONE))
 
 
 def wrapped(tmp_path: Path, *command: str) -> subprocess.Popen[bytes]:
@@ -87,6 +102,18 @@ def test_a_second_end_of_a_rank_does_not_replace_the_first(tmp_path: Path) -> No
     for code in (1, 2):
         exits.write(str(tmp_path), "a", exits.Exit(0, "n1", "", code, None, 0.0, float(code)))
     assert [record.code for record in exits.read(str(tmp_path), "a")] == [1, 2]
+
+
+@pytest.mark.parametrize("write", [write_exit, write_launch_failure, write_verdict])
+def test_no_record_makes_a_root_anew_that_is_gone(tmp_path: Path, write: Callable[[str], None]) -> None:
+    """A root that was renamed away would be there again, empty, and the next attempt would begin at step 0."""
+    state = tmp_path / "root/.hpk/job"
+    with pytest.raises(FileNotFoundError):
+        write(str(state))
+    assert not list(tmp_path.iterdir())
+    state.mkdir(parents=True)
+    write(str(state))
+    assert len(list(state.rglob("*.json"))) == 1
 
 
 def test_a_torn_record_is_skipped(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ def resumption(root: Path) -> Resumption:
 
 
 def unreadable(root: Path, name: str, attempt: str) -> RestoreVerdict:
+    (root / ".hpk").mkdir(exist_ok=True)
     found = RestoreVerdict("", rejected=((name, "Input/output error"),), error="StorageUnreadable", why="no")
     verdict.write_verdict_if_under_job_run({"HPK_STATE": str(root / ".hpk"), "HPK_ATTEMPT": attempt}, found)
     return found
@@ -63,6 +64,7 @@ def test_stepping_back_from_a_capture_in_memory_turns_memory_off(tmp_path: Path,
 
 
 def test_shared_memory_that_can_never_be_enough_ends_the_job(tmp_path: Path) -> None:
+    (tmp_path / ".hpk").mkdir()
     found = RestoreVerdict("", error="NotEnoughSharedMemory", why="/dev/shm holds 67 MB: --shm-size=1g")
     verdict.write_verdict_if_under_job_run({"HPK_STATE": str(tmp_path / ".hpk"), "HPK_ATTEMPT": "7.0.0"}, found)
     tried = resumption(tmp_path)

@@ -82,6 +82,14 @@ def test_task_prolog_exports_the_choice(
     assert f"HPK_RESUME_FROM={name}" in capsys.readouterr().out, "a later rank is told the same"
 
 
+def test_a_launch_below_a_root_that_is_gone_decides_nothing(tmp_path: Path) -> None:
+    """HyperPod's step retry would make the root anew and begin at step 0."""
+    state = tmp_path / "root/.hpk/job"
+    with pytest.raises(FileNotFoundError):
+        shared_decision.read_or_make_shared_record(str(state), "7.0.0.1", lambda: pytest.fail("it decided"))
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_first_start_is_called_one() -> None:
     lines = shared_decision.task_prolog_lines({"from": "none", "step": 0}, "0")
     assert lines[0] == "export HPK_RESUME_FROM=none"

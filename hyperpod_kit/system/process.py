@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import Callable, NamedTuple, Optional
+import time
+from typing import Callable, Iterator, NamedTuple, Optional, Set, Tuple
 
 _PR_SET_PDEATHSIG = 1
 
@@ -37,6 +38,11 @@ def is_runnable(pid: int, proc: str = "/proc") -> bool:
     What waits for a file system is in another state (https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html).
     False where /proc does not say.
     """
+    return any(state == b"R" for _, state in _states_of_tree(pid, proc))
+
+
+def _states_of_tree(pid: int, proc: str) -> Iterator[Tuple[int, bytes]]:
+    """Yield pid and state of a process and of all that it has started, as far as /proc shows them."""
     pids = [pid]
     for number in pids:
         try:
@@ -46,9 +52,29 @@ def is_runnable(pid: int, proc: str = "/proc") -> bool:
                 pids.extend(map(int, file.read().split()))
         except (OSError, IndexError):
             continue
-        if state == b"R":
-            return True
-    return False
+        yield number, state
+
+
+class IdleTime:
+    """How long a process, with all that it has started, has got on no more: none of them was seen to run or to wait
+    for a processor, none has ended, none was started.
+
+    One that hangs in a call to a file system is idle. Wake-ups do not count: Lustre's client has some each second.
+    """
+
+    def __init__(self, pid: int, proc: str = "/proc") -> None:
+        self._pid = pid
+        self._proc = proc
+        self._pids: Set[int] = set()
+        self._active_at = time.monotonic()
+
+    def seconds(self) -> float:
+        """Return the seconds for which it has been idle, exact to the interval between two calls."""
+        now = time.monotonic()
+        states = dict(_states_of_tree(self._pid, self._proc))
+        if set(states) != self._pids or b"R" in states.values():
+            self._pids, self._active_at = set(states), now
+        return now - self._active_at
 
 
 def is_alive(process: Optional[Process]) -> bool:

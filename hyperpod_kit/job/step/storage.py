@@ -20,15 +20,17 @@ from hyperpod_kit.job.base.report import JobReport
 from hyperpod_kit.job.base.signals import Signals
 from hyperpod_kit.job.records import state_place
 from hyperpod_kit.system.bounded_thread import CallUnanswered, result_within, start_in_thread
-from hyperpod_kit.system.process import is_runnable
+from hyperpod_kit.system.process import IdleTime
 from hyperpod_kit.system.wait import BackOff, poll_until
 from hyperpod_kit.untrusted.text import clean_one_line
 
 DEADLINE = 5.0
-"""Seconds in which a file can be made and removed on a file system that serves."""
+"""Seconds in which a call to a file system that serves comes back."""
 
 LONGEST = 30.0
-"""Seconds that a probe may take where what it waits for at each deadline is a processor, not the file system."""
+"""Seconds that a probe may take where it gets on, or waits for a processor: on a node that is busy."""
+
+_LOOKS_PER_DEADLINE = 10
 
 MARKS = "/run/hyperpod-kit/degraded"
 """Where the health timer leaves a file for each mount that failed too many checks in a row."""
@@ -89,15 +91,14 @@ class Probe:
         return [sys.executable, "-I", "-S", "-c", _PROBE_BARE, *self._places]
 
     def answers(self, *, write: bool = True) -> bool:
-        """Return whether the paths answer, after `deadline` seconds at most; True where no process can be started.
+        """Return whether the paths answer; True where no process can be started.
 
-        On a node whose processors are all taken, the probe gets more time, up to LONGEST: that it has not run yet says
-        nothing of the file system.
+        False after `deadline` seconds in which the probe did not get on at all. On a busy node it gets up to LONGEST:
+        that it waits for a processor, or that several calls took some seconds each, says nothing of the file system.
         """
         if self._process is not None and self._process.poll() is None:
             return False
         start = time.monotonic()
-        end = start + self._deadline
         self.has_timed_out = False
         while True:
             try:
@@ -111,25 +112,30 @@ class Probe:
                 )
             except OSError:
                 return True
-            code = self._wait_until(end)
-            while code is None and is_runnable(self._process.pid) and end < start + LONGEST:
-                end = min(time.monotonic() + self._deadline, start + LONGEST)
-                code = self._wait_until(end)
+            code = self._wait_while_it_gets_on(start + LONGEST)
             if code is None:
                 self.has_timed_out = True
                 self._process.kill()
                 return False
             self._process = None
             # Ended by a signal it says nothing of the root: Slurm signals every process of a step, this one too.
-            if 0 <= code <= _SIGNAL or time.monotonic() >= end:
+            if 0 <= code <= _SIGNAL or time.monotonic() >= start + self._deadline:
                 return code == 0
 
-    def _wait_until(self, end: float) -> Optional[int]:
-        """Return how the probe ended; None when it has not by `end`."""
+    def _wait_while_it_gets_on(self, end: float) -> Optional[int]:
+        """Return how the probe ended; None when it did not get on for `deadline` seconds, or has not ended by `end`."""
         assert self._process is not None
-        return poll_until(
-            self._process.poll, lambda code: code is not None, BackOff(0.002, 0.1), seconds=end - time.monotonic()
-        )
+        process = self._process
+        idle = IdleTime(process.pid)
+        code = None
+        while code is None and time.monotonic() < end and idle.seconds() < self._deadline:
+            code = poll_until(
+                process.poll,
+                lambda code: code is not None,
+                BackOff(0.002, 0.1),
+                seconds=self._deadline / _LOOKS_PER_DEADLINE,
+            )
+        return code
 
 
 def has_degraded_mounts(marks_directory: str = MARKS) -> bool:

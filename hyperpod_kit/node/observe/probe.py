@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import List, Optional, Sequence, Tuple
 
 from hyperpod_kit.node.observe.prober import OPERATIONS, OUTPUT_DESCRIPTOR
+from hyperpod_kit.system import process
 from hyperpod_kit.system.readable import wait_until_readable
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "prober.py")
@@ -154,13 +155,16 @@ def _to_probed_and_kill_unfinished(output: _ProbeOutput, mode: str, deadline: fl
         return Probed("not_asked")
     waited = time.monotonic() - output.started_at
     left_behind = None
+    waits_for_processor = False
     if not output.is_complete(mode):
         left_behind = output.pid
+        waits_for_processor = process.is_runnable(output.pid)
         _kill_unfinished(output.pid)
     if not output.stat_fields:
-        # Killed by somebody, or begun so late that its time was not up: that says nothing about the mount.
+        # Killed by somebody, begun so late that its time was not up, or on a node whose processors are all taken: that
+        # says nothing about the mount.
         outcome = "not_asked"
-        if waited >= deadline:
+        if waited >= deadline and not waits_for_processor:
             outcome = "no_answer"
         return Probed(outcome, latency_ms=round(waited * 1000, 1), pid=left_behind)
     number, operation, flags, size, available, inodes, free_inodes, microseconds = output.stat_fields

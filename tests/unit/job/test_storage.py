@@ -17,9 +17,7 @@ from hyperpod_kit.job.base.signals import Signals
 from hyperpod_kit.job.decide.budget import count_spent_budget
 from hyperpod_kit.job.decide.outcome import Observation, classify
 from hyperpod_kit.job.decide.outcome_kind import OutcomeKind
-from hyperpod_kit.job.step import storage
 from hyperpod_kit.job.step.storage import CheckpointRoot, Probe
-from hyperpod_kit.system import process
 from tests.support.wait import scaled, until
 
 
@@ -63,21 +61,21 @@ def test_a_probe_that_waits_for_a_processor_is_no_outage(
     program.write_text(f'#!/bin/sh\n( {work} ) & echo $! >{begun}; wait $!\nexec {shutil.which("mktemp")} "$@"\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    probe = Probe(str(state), deadline=0.5)
-    looks: list[int] = []
+    deadline = scaled(0.5)
+    probe = Probe(str(state), deadline=deadline)
+    answered = threading.Event()
 
-    def look_at_work_that_has_begun(pid: int) -> bool:
-        looks.append(pid)
+    def end_work_long_after_the_deadline() -> None:
         until(lambda: begun.exists() and begun.read_text().strip(), what="the work")
-        if not answers:
-            until(lambda: not process.is_runnable(pid), what="its sleep")
-        runnable = process.is_runnable(pid)
-        if len(looks) == 3 or not runnable:
+        answered.wait(4 * deadline)
+        with contextlib.suppress(ProcessLookupError):
             os.kill(int(begun.read_text()), signal.SIGKILL)
-        return runnable
 
-    monkeypatch.setattr(storage, "is_runnable", look_at_work_that_has_begun)
-    assert probe.answers() == answers and len(looks) == (3 if answers else 1)
+    end = threading.Thread(target=end_work_long_after_the_deadline)
+    end.start()
+    assert probe.answers() == answers and probe.has_timed_out != answers
+    answered.set()
+    end.join()
 
 
 def test_a_root_that_hangs_is_not_called_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +87,6 @@ def test_a_root_that_hangs_is_not_called_replaced(tmp_path: Path, monkeypatch: p
     defaults = Probe.__init__.__kwdefaults__
     assert defaults is not None
     monkeypatch.setitem(defaults, "deadline", scaled(0.5))
-    monkeypatch.setattr(storage, "is_runnable", lambda pid: not asked.exists())
     with Signals() as signals, open(tmp_path / "log", "w") as log:
         root = CheckpointRoot(str(tmp_path), 0.1, signals, JobReport(log.fileno()), claim_path=str(tmp_path / "claim"))
         assert root.outlast() and not root.is_replaced()

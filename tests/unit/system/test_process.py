@@ -66,3 +66,21 @@ def test_what_computes_is_told_from_what_waits() -> None:
         os.kill(busy, signal.SIGKILL)
         shell.wait(10)
     assert not process.is_runnable(shell.pid)
+
+
+def test_what_gets_on_is_told_from_what_hangs() -> None:
+    """Neither a child that computes nor one after another is idle; one that only sleeps is, from its start on."""
+    for work, gets_on in (("while :; do :; done", True), ("while :; do sleep 0.05; done", True), ("sleep 60", False)):
+        shell = subprocess.Popen(["/bin/sh", "-c", f"( {work} ) & echo $!; wait"], stdout=subprocess.PIPE)
+        assert shell.stdout is not None
+        child = int(shell.stdout.readline())
+        idle = process.IdleTime(shell.pid)
+        try:
+            if gets_on:
+                until(lambda idle=idle: idle.seconds() == 0.0, what="work")  # type: ignore[misc]
+                until(lambda idle=idle: idle.seconds() == 0.0, what="more work")  # type: ignore[misc]
+            else:
+                until(lambda idle=idle: idle.seconds() > 0.5, what="a process that is idle")  # type: ignore[misc]
+        finally:
+            os.kill(child, signal.SIGKILL)
+            shell.wait(10)

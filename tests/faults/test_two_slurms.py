@@ -125,17 +125,13 @@ def test_nodes_are_patched_when_idle(job: Job, site: MachineSite, row: Row) -> N
     assert len(job.rows("attempt")) == 1, job.told()
     newest = job.checkpoints()[-1].name
     resumed = job.resumed(job.send(signal.SIGKILL), 240)
-    begun = job.rows("attempt")[-1]
-    assert begun["from"] >= newest and begun["rejected"] == [], job.told()
-    # A drained node is one that `job run` starts no step on, whoever has drained it.
-    assert job.classes == ["crash"] and job.show()["Restarts"] == "1", job.told()
+    retried_from(job, newest)
     site.slurm("scancel", job.id, user=True)
     until(lambda: not not_idle(site), 300, what="all nodes patched and uncordoned")
     until_no_fault(site.driver)
     row(
         "nodes are patched `WhenIdle` under a job, then a rank is SIGKILLed",
-        "the job does not notice the cordon; its crash is the end of its allocation: queued again while its nodes are "
-        "patched, it goes on from the newest",
+        "the job does not notice the cordon; retried in the allocation, on the cordoned nodes",
         resumed,
         f"the idle node is back after {patched:.0f} s",
     )

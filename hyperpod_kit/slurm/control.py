@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from hyperpod_kit.errors import JobError, RunError
 from hyperpod_kit.run import Completed, Runner
@@ -251,6 +251,13 @@ def requeue(runner: Runner, job_id: JobId) -> None:
 def set_comment(runner: Runner, job_id: JobId, comment: str) -> None:
     """Replace the job's comment; its owner may. Raises RunError."""
     runner.run(["scontrol", "update", f"jobid={job_id.slurm_id}", f"comment={comment}"], timeout=DEADLINE)
+
+
+def add_to_comment(runner: Runner, job_id: JobId, record: Mapping[str, str], mark: str) -> None:
+    """Add a word to the comment that the job has by its record, unless it is there. Raises RunError."""
+    words = [word for word in record.get("Comment", "").split() if word != "(null)"]
+    if mark not in words:
+        set_comment(runner, job_id, " ".join([*words, mark]))
 
 
 def signal_steps(runner: Runner, job_id: JobId, step_name_prefix: str, signal_name: str) -> None:

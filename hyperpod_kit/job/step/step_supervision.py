@@ -39,6 +39,13 @@ from hyperpod_kit.slurm import control
 MIN_WAIT = 0.05
 """Seconds that pass between two looks at a step, at least."""
 
+SILENCE_OF_A_HANG = StallRule(factor=3.0, floor=10.0, unreported=60.0)
+"""What a step must look like when its job is cancelled, for that to count as the cancel of a hung job. It ends nothing,
+so it may be far shorter than --stall: it tells somebody who ends a hung job from somebody who ends a job that works."""
+
+SILENCE_KEPT = 5.0
+"""Seconds between the ends of ranks of a cancelled job and the TERM of its batch script."""
+
 
 class StepSupervision:
     """Watches one step until it has ended, and ends it where its trouble or a signal calls for that."""
@@ -59,6 +66,11 @@ class StepSupervision:
         self._stall = StallWatch(
             options.stall, options.root, rules.storage.answers, known_silences=rules.known_silences
         )
+        self._cancel_watch: Optional[StallWatch] = None
+        if options.requeue_after_cancel is not None:
+            self._cancel_watch = StallWatch(SILENCE_OF_A_HANG, options.root, lambda: True)
+        self._silence = ""
+        self._silent_at = 0.0
         self._note = StepNoteWriter(options.state, attempt)
         self._root_watch = AwayWatch(rules.storage.answers)
         node_count = 0
@@ -72,7 +84,10 @@ class StepSupervision:
         """Wait for the end of the step, or bring it about, and return what was observed."""
         while self._step.poll() is None:
             action = self._machine.heed_signals(
-                time.monotonic(), is_stopped=bool(self._context.signals.stop), is_warned=self._context.signals.warned
+                time.monotonic(),
+                is_stopped=bool(self._context.signals.stop),
+                is_warned=self._context.signals.warned,
+                looks_hung=bool(self._silence),
             )
             self._act(action)
             if action.kind is StepActionKind.END:
@@ -81,7 +96,7 @@ class StepSupervision:
                 break
             self._wait()
         evidence = StepEvidence(self._rules, self._attempt, self._context)
-        return evidence.collect(self._step.poll(), self._machine.trouble)
+        return evidence.collect(self._step.poll(), self._machine.trouble, self._silence)
 
     def _look_and_act(self) -> StepAction:
         """Look at the step once, act on what was found, and return the action."""
@@ -112,9 +127,19 @@ class StepSupervision:
         for sentence in lines.news():
             self._context.report("lifeline", sentence)
         hang = self._stall.reason_to_end_step_or_empty(lines.reports)
+        if self._cancel_watch is not None:
+            self._note_silence(self._cancel_watch.reason_to_end_step_or_empty(lines.reports))
         self._note.write_note_if_due(lines.reports, self._stall.seconds_without_progress)
         nodes_without_root = self._root_watch.lost(lines.without_storage)
         return strongest_trouble(lost, hang, cut, nodes_without_root)
+
+    def _note_silence(self, silence: str) -> None:
+        """Keep why the step looks hung, and for a moment why it did: a cancel may reach the ranks before `job run`."""
+        now = time.monotonic()
+        if silence:
+            self._silence, self._silent_at = silence, now
+        elif now - self._silent_at > SILENCE_KEPT:
+            self._silence = ""
 
     def _find_lost_nodes(self) -> Tuple[str, ...]:
         watch = self._rules.nodes
@@ -164,6 +189,8 @@ class StepSupervision:
         """Start the watches afresh, as the ranks have been started again, maybe on other nodes."""
         self._launch = self._rules.lines.launch
         self._stall.restart()
+        if self._cancel_watch is not None:
+            self._cancel_watch.restart()
         watch = self._rules.nodes
         if watch is None:
             return
@@ -195,7 +222,11 @@ class StepSupervision:
         seconds_until_probe: Optional[float] = None
         if watch is not None:
             seconds_until_probe = watch.seconds_until_next_probe
+        seconds_until_silence_look: Optional[float] = None
+        if self._cancel_watch is not None:
+            seconds_until_silence_look = self._cancel_watch.seconds_until_next_look
         dues = (
+            seconds_until_silence_look,
             seconds_until_probe,
             lines.seconds_until_due,
             self._root_watch.seconds_until_next_look,

@@ -1,6 +1,6 @@
 """Who has cancelled a job, by the log of slurmctld: no record of a job says that while slurmctld has it.
 
-Accounting says it as well (`sacct`: CANCELLED by 0), where there is some. The line is the same in 20.11, 22.05 and
+Accounting has it too (`sacct`: CANCELLED by 0), where there is some. The line is the same in 20.11, 22.05 and
 24.11, at the level `info`, which is Slurm's default.
 
 Standard library only, Python 3.8: this file is part of the bundle.

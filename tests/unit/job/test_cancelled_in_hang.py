@@ -1,88 +1,20 @@
-"""A hung job that is cancelled, on a real Slurm of our own: it comes back where its user has asked for that, and where
-the user that it named has cancelled it."""
+"""Which cancelled jobs the sweep queues again: those that asked for it, and that the right user has cancelled."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Iterator
 
 import pytest
 
 from hyperpod_kit.job.program import cli_look
+from hyperpod_kit.job.step.step_report import StepReport
+from hyperpod_kit.job.step.step_supervision import SILENCE_KEPT, SilenceWatch
 from hyperpod_kit.slurm import cancel_requests
 from hyperpod_kit.slurm.job_id import JobId
+from hyperpod_kit.slurm.phase import Phase
+from tests.support.clock import FakeClock
 from tests.support.runner import RecordingRunner
-from tests.support.wait import until
-from tests.unit.job.private_slurm import PrivateSlurm, running
-from tests.unit.job.test_real_slurm import MAIN, PYTHON, Work
-
-SILENT = 14.0
-"""Seconds, beyond the ten after which a step looks hung."""
-
-
-@pytest.fixture(scope="module")
-def slurm() -> Iterator[PrivateSlurm]:
-    with running(more="KillWait=30\n") as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def work(slurm: PrivateSlurm) -> Work:
-    return Work(slurm)
-
-
-def hung(work: Work) -> Work:
-    """A job whose last rank hangs at step 8 of its first attempt."""
-    trainer = ["--steps", "12", "--hang", "8", "--once", str(work.place / "once")]
-    work.submit(*trainer, run="--stall never --requeue-after-cancel root")
-    until(work.checkpoints, what="checkpoint")
-    until((work.place / "once").exists, what="hang")
-    time.sleep(SILENT)  # nothing happens that could be waited for
-    return work
-
-
-def sweep(work: Work) -> str:
-    return work.slurm.call(PYTHON, "-I", "-S", str(MAIN), "sweep", check=False)
-
-
-def cancelled(work: Work, code: str) -> None:
-    work.state("CANCELLED")
-    assert work.detail("ExitCode") == code, (work.place / "out").read_text()
-
-
-@pytest.mark.rehearsal
-@pytest.mark.needs("slurm")
-def test_a_hung_job_that_root_cancels_comes_back_with_the_sweep(work: Work) -> None:
-    hung(work).slurm.call("scancel", work.id)
-    cancelled(work, "85:0")
-    assert f"job {work.id} was cancelled by uid 0 while its ranks hung" in sweep(work)
-    work.state("COMPLETED")
-    first, second = work.events("ended")
-    assert (first["class"], second["class"]) == ("cancelled_in_hang", "done") and "no step for" in first["hang"]
-    assert work.events("attempt")[1]["from"].startswith("seq-") and work.detail("Restarts") == "1"
-    assert sweep(work) == ""
-
-
-@pytest.mark.rehearsal
-@pytest.mark.needs("slurm")
-@pytest.mark.full
-def test_a_hung_job_that_its_user_cancels_has_ended(work: Work) -> None:
-    hung(work).slurm.call("scancel", work.id, as_user=True)
-    cancelled(work, "85:0")
-    assert sweep(work) == "" and work.slurm.state(work.id) == "CANCELLED"
-
-
-@pytest.mark.rehearsal
-@pytest.mark.needs("slurm")
-def test_a_job_at_work_that_root_cancels_has_ended(work: Work) -> None:
-    work.submit("--steps", "5000", run="--requeue-after-cancel root")
-    until(work.checkpoints, what="checkpoint")
-    work.slurm.call("scancel", work.id)
-    cancelled(work, "143:0")
-    assert work.events("ended")[0]["class"] == "cancelled"
-    assert sweep(work) == "" and work.slurm.state(work.id) == "CANCELLED"
-
 
 ENDED = 1795600000.0
 
@@ -152,3 +84,32 @@ def test_without_a_log_a_cancelled_job_stays_so() -> None:
     runner = RecordingRunner({"squeue job": RECORD, "scontrol show config": "SlurmctldLogFile = (null)\n"})
     confirmed, [unknown] = cli_look.confirm_cancels(runner, cli_look.find_cancelled_in_hang(cli_look.jobs(runner)))
     assert confirmed == [] and "stays cancelled: slurmctld has no log of its own" in unknown
+
+
+def at_step(step: int, slowest: float) -> dict[int, StepReport]:
+    return {0: StepReport(0, "n1", step, Phase.STEP, 0, slowest)}
+
+
+def looked_at(watch: SilenceWatch, clock: FakeClock, seconds: int, reports: dict[int, StepReport]) -> str:
+    """Why the step looks hung after so many seconds, with a look in each."""
+    for _ in range(seconds):
+        clock.sleep(1.0)
+        watch.look(reports)
+    return watch.reason
+
+
+@pytest.mark.parametrize(("slowest", "seconds"), [(0.5, 10), (18.0, 54)])
+def test_a_step_looks_hung_after_ten_seconds_and_three_slow_steps(tmp_path: Path, slowest: float, seconds: int) -> None:
+    clock = FakeClock()
+    watch = SilenceWatch(str(tmp_path), is_needed=True, clock=clock)
+    assert looked_at(watch, clock, seconds, at_step(7, slowest)) == ""
+    assert "no step for" in looked_at(watch, clock, 2, at_step(7, slowest))
+    # The ranks are ended by the cancel before `job run` hears of it.
+    assert "no step for" in looked_at(watch, clock, int(SILENCE_KEPT), {})
+    assert looked_at(watch, clock, 2, at_step(8, slowest)) == ""
+
+
+def test_a_job_that_did_not_ask_is_not_watched(tmp_path: Path) -> None:
+    clock = FakeClock()
+    watch = SilenceWatch(str(tmp_path), is_needed=False, clock=clock)
+    assert looked_at(watch, clock, 1000, at_step(7, 0.5)) == "" and watch.seconds_until_next_look is None

@@ -143,7 +143,7 @@ def ask_to_be_requeued_after_a_cancel_in_a_hang(facts: AttemptFacts) -> Optional
 
 
 def exit_when_ended_by_slurm(facts: AttemptFacts) -> Optional[RunDecision]:
-    """End a run that Slurm or a person has ended; a cancelled job is never requeued."""
+    """End a run that Slurm or a person has ended; no rule but the one above has a cancelled job requeued."""
     if not facts.is_stop_requested and not facts.outcome.kind.by_slurm:
         return None
     return RunDecision(DecisionKind.EXIT, exit_code=ExitCode.TERMINATED, stop_reason=_explain_stop(facts))

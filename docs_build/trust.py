@@ -132,7 +132,12 @@ COMMANDS: Dict[str, Trust] = {
     ),
     "job lint": Trust(CALLER, "the batch scripts and the configuration that it is given", FILE_SYSTEM),
     "job doctor": JOB,
-    "job sweep": Trust("SlurmUser", "words of every job, field by field behind random marks", JOB.waits, SLURM),
+    "job sweep": Trust(
+        "SlurmUser",
+        "words of every job, field by field behind random marks; whole lines of slurmctld's log",
+        JOB.waits,
+        SLURM,
+    ),
     "job submit": JOB,
     "job rewind": JOB,
     "job prove": FOREIGN,

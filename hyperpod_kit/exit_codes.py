@@ -18,6 +18,7 @@ class ExitCode(enum.IntEnum):
     NO_STORAGE = 74
     AGAIN = 75
     NOT_MOUNTED = 78
+    CANCELLED_IN_HANG = 85
     GAVE_UP = 86
     NO_PYTHON = 127
     STOPPED = 130
@@ -48,6 +49,9 @@ _MEANINGS = {
     ),
     ExitCode.AGAIN: "`job run`: the job has saved and asks to be run again.",
     ExitCode.NOT_MOUNTED: "A rank of `job run`: its container has no mount that holds the checkpoint root.",
+    ExitCode.CANCELLED_IN_HANG: (
+        "`job run --requeue-after-cancel`: the job was cancelled while its ranks hung, and asks to be run again."
+    ),
     ExitCode.GAVE_UP: (
         "`job run`: the job gave up and is held for manual action. `checkpoint flush`: a capture is lost."
     ),

@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from hyperpod_kit.errors import JobError, RunError
 from hyperpod_kit.run import Completed, Runner
-from hyperpod_kit.slurm import records
+from hyperpod_kit.slurm import node_reasons, records
 from hyperpod_kit.slurm.hostlist import compress
 from hyperpod_kit.slurm.job_id import JobId
 from hyperpod_kit.slurm.versions import HOLDS_BY_REASON
@@ -25,10 +25,6 @@ SLURMD_PORT = 6818
 MOUNT_REASON = "hyperpod-kit:mount:"
 """How the reason of a node begins that was drained for a mount. Never `Action:`, which HyperPod acts upon."""
 
-LEAVING_REASON = "hyperpod-kit:leaving:"
-"""How the reason of a node begins that a command is about to replace, restart or take away; the command's name follows.
-"""
-
 UNHEARD = "None"
 """SlurmdStartTime of a node of which slurmctld has not heard since its own start."""
 
@@ -36,7 +32,6 @@ _NODE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
 _PAIR = re.compile(r"(?<!\S)([A-Za-z][\w:/]*)=(\S*)")
 _FREE = re.compile(r"\s(?:Reason|Comment|Extra)=")
 _DOWN = re.compile(r"(?<!powered_)(?<!powering_)(?<!power_)down|fail|not_resp|\*", re.IGNORECASE)
-_BAD = re.compile(r"down|fail|drain|not_resp|unk|inval|reboot|\*", re.IGNORECASE)
 
 
 _ROUNDED = 2.0
@@ -84,8 +79,13 @@ class NodeRecord:
 
     @property
     def can_start_steps(self) -> bool:
-        """Whether a step can be started on this node, by its state."""
-        return _BAD.search(self.state) is None
+        """Whether a job that holds this node can start a step there, and should (node_reasons.py)."""
+        return node_reasons.can_start_steps(self.state, self.reason)
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether the node takes no other jobs, whatever for."""
+        return node_reasons.is_draining(self.state)
 
     @property
     def is_unregistered_since_slurmctld_start(self) -> bool:
@@ -251,6 +251,13 @@ def requeue(runner: Runner, job_id: JobId) -> None:
 def set_comment(runner: Runner, job_id: JobId, comment: str) -> None:
     """Replace the job's comment; its owner may. Raises RunError."""
     runner.run(["scontrol", "update", f"jobid={job_id.slurm_id}", f"comment={comment}"], timeout=DEADLINE)
+
+
+def add_to_comment(runner: Runner, job_id: JobId, record: Mapping[str, str], mark: str) -> None:
+    """Add a word to the comment that the job has by its record, unless it is there. Raises RunError."""
+    words = [word for word in record.get("Comment", "").split() if word != "(null)"]
+    if mark not in words:
+        set_comment(runner, job_id, " ".join([*words, mark]))
 
 
 def signal_steps(runner: Runner, job_id: JobId, step_name_prefix: str, signal_name: str) -> None:

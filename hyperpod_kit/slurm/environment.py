@@ -26,6 +26,9 @@ ends every step whose name does."""
 AWAY_MARK = "hpk:elsewhere"
 """In the job's comment: this run ended itself because its host alone lost the checkpoint root; to be queued again."""
 
+REQUEUE_AFTER_CANCEL_MARK = "hpk:requeue-after-cancel="
+"""In the job's comment, before the number of a user: a scancel by that user, while the ranks hang, is not the end."""
+
 OPTION_VARIABLES = (HPK_AUTO_RESUME, f"SLURM_SPANK_{HPK_AUTO_RESUME}", f"SPANK_{HPK_AUTO_RESUME}")
 """Where the choice is found, best first. `--export=NONE` loses the first and keeps the second; hooks see the third."""
 

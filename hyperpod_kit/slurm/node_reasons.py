@@ -1,4 +1,5 @@
-"""Why Slurm keeps jobs from a node: the reasons that slurmctld and the kit write, what each means, what to do.
+"""Why Slurm keeps jobs from a node: the reasons that slurmctld and the kit write, what each means, what to do, and
+whether a job that is on the node may start another step there.
 
 Pure. Reasons as in the sources of 22.05 to 26.05 (node_mgr.c, proc_req.c, job_mgr.c, slurmd's req.c).
 
@@ -13,6 +14,10 @@ from typing import Optional, Tuple
 
 from hyperpod_kit.slurm.findings import SlurmFinding
 from hyperpod_kit.slurm.versions import HOLDS_BY_REASON
+
+LEAVING_REASON = "hyperpod-kit:leaving:"
+"""How the reason of a node begins that a command is about to replace, restart or take away; the command's name follows.
+"""
 
 DUPLICATE_JOB = "duplicate-job"
 
@@ -108,14 +113,51 @@ REASONS: Tuple[NodeReason, ...] = (
 )
 
 
+_STARTS_NO_STEP = re.compile(r"down|fail|not_resp|unk|inval|reboot|\*", re.IGNORECASE)
+
+_GIVEN_BY = re.compile(r"\s*\[[^\[\]]*@[^\[\]]*\]$")
+"""Who gave a reason and when, as Slurm prints it behind the reason."""
+
+_FAULT_IN_WORDS = re.compile(
+    r"\b(?:nhc|xid|ecc|gpus?|nvlink|nvswitch|neuron|efa|infiniband|nvme|dimm|hardware|hw|faulty|broken|unhealthy|sick)\b",
+    re.IGNORECASE,
+)
+"""What people and other health checks write when they drain a node for its hardware."""
+
+
+def can_start_steps(state: str, reason: str) -> bool:
+    """Return whether a job that holds this node can start a step there, and should.
+
+    Slurm itself starts steps of such a job on a drained node, for whatever reason it is drained (seen with 20.11, 22.05
+    and 24.11): a drain keeps other jobs away. So a cordon for a patch or for maintenance changes nothing for the job. A
+    drain for a fault does: of the kit's health checks, of Slurm, of HyperPod, or of somebody who names hardware.
+    """
+    if _STARTS_NO_STEP.search(state):
+        return False
+    return not is_draining(state) or not _tells_of_a_fault(_GIVEN_BY.sub("", reason))
+
+
+def is_draining(state: str) -> bool:
+    """Return whether the node is drained, or will be once the jobs on it have ended."""
+    return "DRAIN" in state.upper()
+
+
+def _tells_of_a_fault(reason: str) -> bool:
+    if reason.startswith(LEAVING_REASON):
+        return False
+    return _known_reason_or_none(reason) is not None or _FAULT_IN_WORDS.search(reason) is not None
+
+
+def _known_reason_or_none(reason: str) -> Optional[NodeReason]:
+    return next((known for known in REASONS if re.fullmatch(known.pattern, reason, re.IGNORECASE)), None)
+
+
 def finding_for_node_state_or_none(node: str, state: str, reason: str) -> Optional[SlurmFinding]:
     """Return the finding that says what keeps jobs from this node and what to do; None when its state keeps
     none away. `reason`: without its author."""
     if not HOLDS_BY_REASON.search(state):
         return None
-    node_reason = next(
-        (candidate for candidate in REASONS if re.fullmatch(candidate.pattern, reason, re.IGNORECASE)), None
-    )
+    node_reason = _known_reason_or_none(reason)
     shown = f"{node} is {state} in Slurm ({reason or 'no reason given'})"
     if node_reason is not None:
         return SlurmFinding(

@@ -125,17 +125,13 @@ def test_nodes_are_patched_when_idle(job: Job, site: MachineSite, row: Row) -> N
     assert len(job.rows("attempt")) == 1, job.told()
     newest = job.checkpoints()[-1].name
     resumed = job.resumed(job.send(signal.SIGKILL), 240)
-    begun = job.rows("attempt")[-1]
-    assert begun["from"] >= newest and begun["rejected"] == [], job.told()
-    # A drained node is one that `job run` starts no step on, whoever has drained it.
-    assert job.classes == ["crash"] and job.show()["Restarts"] == "1", job.told()
+    retried_from(job, newest)
     site.slurm("scancel", job.id, user=True)
     until(lambda: not not_idle(site), 300, what="all nodes patched and uncordoned")
     until_no_fault(site.driver)
     row(
         "nodes are patched `WhenIdle` under a job, then a rank is SIGKILLed",
-        "the job does not notice the cordon; its crash is the end of its allocation: queued again while its nodes are "
-        "patched, it goes on from the newest",
+        "the job does not notice the cordon; retried in the allocation, on the cordoned nodes",
         resumed,
         f"the idle node is back after {patched:.0f} s",
     )
@@ -207,9 +203,24 @@ def test_hang_rules_cancel_the_job(job: Job, site: MachineSite, row: Row) -> Non
     assert job.show()["JobState"] == "CANCELLED", job.told()
     row(
         "a rank hangs (SIGSTOP), HyperPod's hang rules cancel after 10 s, `--stall` is longer",
-        "ends, never comes back: Slurm's record does not say who has cancelled a job; the next job on the root goes on",
+        "ends, and does not come back without `--requeue-after-cancel`; the next job on the root goes on",
         None,
         f"cancelled after {seconds:.0f} s",
+    )
+
+
+def test_hang_rules_cancel_a_job_that_asks_to_come_back(job: Job, site: MachineSite, row: Row) -> None:
+    options = "--stall 300 --requeue-after-cancel root"
+    job.submit(*ENDLESS, sbatch=hang_rules(site, job.name, 20), options=options).running()
+    newest = job.checkpoints()[-1].name
+    resumed = job.resumed(job.send(signal.SIGSTOP), 240)
+    assert job.classes == ["cancelled_in_hang"] and job.show()["Restarts"] == "1", job.told()
+    assert job.rows("attempt")[-1]["from"] >= newest, job.told()
+    site.slurm("scancel", job.id, user=True)
+    row(
+        "a rank hangs (SIGSTOP), HyperPod's hang rules cancel after 20 s, `--requeue-after-cancel root`",
+        "`job sweep` finds that root has cancelled it and queues it again; it goes on from the newest",
+        resumed,
     )
 
 

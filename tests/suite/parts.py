@@ -41,6 +41,7 @@ RUNNING_SLURM = (
         f"tests/unit/job/test_{name}.py"
         for name in (
             "bundle_under_a_job",
+            "cancelled_on_slurm",
             "fan_out",
             "hang_on_slurm",
             "job_scripts",

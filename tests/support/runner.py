@@ -22,6 +22,7 @@ _SQUEUE = {
     "GroupID": "GroupId",
     "UserName": "User",
     "tres-alloc": "AllocTRES",
+    "exit_code": "ExitCode",
 }
 
 

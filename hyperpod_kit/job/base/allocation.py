@@ -31,7 +31,7 @@ class Allocation:
         nodes: In the order of Slurm's record of the job.
         state: Slurm's word for the state of the job, or FORGOTTEN; "" when slurmctld does not answer.
         addresses: Host and port of each node's slurmd.
-        unusable: Nodes on which Slurm starts no steps.
+        unusable: Nodes on which Slurm starts no steps, or that are drained for a fault.
         down: Nodes that Slurm counts as lost.
         restarts: How often Slurm has requeued the job, by its record.
         reason: Slurm's reason in the record of the job.
@@ -39,6 +39,7 @@ class Allocation:
         starts: When the machines of all these nodes were started, as each of them reports.
         unheard: Nodes that may be up, but have not registered yet with a slurmctld that was started just now.
         own_host: This host's address as its ranks know it, where that is not the one of a slurmd in `addresses`.
+        cordoned: Nodes that can be used and are drained, for a patch for example.
     """
 
     nodes: Tuple[str, ...]
@@ -52,6 +53,7 @@ class Allocation:
     starts: Mapping[str, control.NodeStart] = field(default_factory=dict)
     unheard: Tuple[str, ...] = ()
     own_host: str = ""
+    cordoned: Tuple[str, ...] = ()
 
     @property
     def ended(self) -> bool:
@@ -97,6 +99,7 @@ def query_allocation_else_from_environment(runner: Runner, job: JobEnvironment) 
         tuple(name for name in job.nodes if name in record_by_node and record_by_node[name].is_down),
         {name: node.start_times for name, node in record_by_node.items()},
         tuple(name for name, node in here.items() if node.is_unregistered_since_slurmctld_start),
+        cordoned=tuple(name for name, node in here.items() if node.can_start_steps and node.is_draining),
     )
 
 

@@ -1,6 +1,7 @@
 """Decide how often a job may try again. Pure: rows of the ledger in, a decision out.
 
-    crash, stall        `max_restarts` per checkpoint; the count starts anew when a newer valid checkpoint is restored
+    crash, stall        `max_restarts` per checkpoint; the count starts anew when a newer valid checkpoint is restored;
+                        so for a job that was cancelled in a hang and comes back
     preempted, again    does not count, but two in a row from the same checkpoint mean that nothing moves
     node lost           only the total counts
     launch failed       no checkpoint is at fault, and none is stepped back from: `max_launches` in a row

@@ -40,7 +40,7 @@ class RunDecision(NamedTuple):
 
     Attributes:
         kind: The kind of it.
-        reason: Why the job goes back into the queue, or what a retry reports; "" for nothing to report.
+        reason: Why the job goes back into the queue, or what a retry or an exit reports; "" for nothing to report.
         exit_code: Of this run, for EXIT.
         stop_reason: For EXIT: what Slurm did, to be kept in the ledger; "" for nothing.
         requeued_as: For REQUEUE: the class that the ledger keeps for this run.
@@ -127,12 +127,33 @@ def exit_when_done(facts: AttemptFacts) -> Optional[RunDecision]:
     return None
 
 
+def ask_to_be_requeued_after_a_cancel_in_a_hang(facts: AttemptFacts) -> Optional[RunDecision]:
+    """End the run with the code by which `job sweep` queues the job again, where the right user has cancelled it.
+
+    A hang that somebody else has found counts as one that `--stall` finds: it spends the budget of the checkpoint.
+    """
+    if facts.outcome.kind is not OutcomeKind.CANCELLED_IN_HANG or not facts.auto_resume:
+        return None
+    refusal = exhausted(facts.policy, facts.spent) or refuse_requeue(facts.policy, facts.spent)
+    if refusal:
+        stop_reason = f"{_explain_stop(facts)}; {refusal}"
+        return RunDecision(DecisionKind.EXIT, exit_code=ExitCode.TERMINATED, stop_reason=stop_reason)
+    reason = "asks to be queued again: `job sweep` does that where the user of --requeue-after-cancel has cancelled it"
+    return RunDecision(DecisionKind.EXIT, reason, ExitCode.CANCELLED_IN_HANG, stop_reason=_explain_stop(facts))
+
+
 def exit_when_ended_by_slurm(facts: AttemptFacts) -> Optional[RunDecision]:
-    """End a run that Slurm or a person has ended; a cancelled job is never requeued."""
+    """End a run that Slurm or a person has ended; no rule but the one above has a cancelled job requeued."""
     if not facts.is_stop_requested and not facts.outcome.kind.by_slurm:
         return None
-    stop_reason = facts.outcome.end.explanation if facts.outcome.end else ""
-    return RunDecision(DecisionKind.EXIT, exit_code=ExitCode.TERMINATED, stop_reason=stop_reason)
+    return RunDecision(DecisionKind.EXIT, exit_code=ExitCode.TERMINATED, stop_reason=_explain_stop(facts))
+
+
+def _explain_stop(facts: AttemptFacts) -> str:
+    """Return why Slurm has ended the run, "" where it does not say."""
+    if facts.outcome.end is None:
+        return ""
+    return facts.outcome.end.explanation
 
 
 def exit_without_auto_resume(facts: AttemptFacts) -> Optional[RunDecision]:
@@ -221,6 +242,7 @@ def back_off_after_a_failure(facts: AttemptFacts) -> Optional[RunDecision]:
 
 RULES: Tuple[Callable[[AttemptFacts], Optional[RunDecision]], ...] = (
     exit_when_done,
+    ask_to_be_requeued_after_a_cancel_in_a_hang,
     exit_when_ended_by_slurm,
     exit_without_auto_resume,
     requeue_when_handed_back,

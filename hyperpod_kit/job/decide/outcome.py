@@ -31,7 +31,7 @@ class Observation(NamedTuple):
         cut: Nodes whose part of the step was gone without Slurm's notice.
         end: Why Slurm ended the run, where it did.
         reached: The last step that the ranks reported while they ran.
-        hang: The sentence on a step that was ended because it did not move.
+        hang: The sentence on a step that was ended because it did not move, or did not when its job was cancelled.
         has_wrapper_called: Whether the wrapper of any rank has called `job run`.
         unheard: Nodes from which no wrapper has called, and which left no record.
         launch_failures: What could not be executed.
@@ -113,6 +113,8 @@ class Outcome(NamedTuple):
 
     def sentence(self) -> str:
         """Return a phrase for the class, with what is known of its cause."""
+        if self.kind is OutcomeKind.CANCELLED_IN_HANG:
+            return f"{self.kind.sentence}: {self.hang}"
         if self.kind.by_slurm and self.end:
             return self.end.explanation
         if self.kind is OutcomeKind.NODE_LOST:
@@ -212,9 +214,11 @@ def _classify(observation: Observation) -> Outcome:
 def _kind_of_stopped_run(observation: Observation) -> OutcomeKind:
     if observation.lost:
         return OutcomeKind.NODE_LOST
-    if observation.end:
-        return observation.end.kind
-    return OutcomeKind.CANCELLED
+    if observation.end is None:
+        return OutcomeKind.CANCELLED
+    if observation.end.by_scancel and observation.hang:
+        return OutcomeKind.CANCELLED_IN_HANG
+    return observation.end.kind
 
 
 def _kind_of_success(observation: Observation) -> OutcomeKind:

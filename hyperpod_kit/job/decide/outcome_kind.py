@@ -76,6 +76,15 @@ class OutcomeKind(enum.Enum):
         "#6e7781",
         by_slurm=True,
     )
+    CANCELLED_IN_HANG = _Traits(
+        "cancelled_in_hang",
+        "was cancelled while no rank made progress",
+        "it was cancelled while no rank made progress, by somebody who ends hung jobs (`--requeue-after-cancel`)",
+        LaunchEnd.HUNG,
+        "#7d4e00",
+        costs_budget=True,
+        by_slurm=True,
+    )
     REQUEUED = _Traits(
         "requeued",
         "was ended by Slurm, which has put the job back into the queue",

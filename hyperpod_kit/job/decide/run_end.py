@@ -23,10 +23,12 @@ _LIMITS = {
 
 
 class RunEnd(NamedTuple):
-    """The reason why a run ended: `kind` is NODE_LOST or one that is `by_slurm`, `explanation` is for people."""
+    """The reason why a run ended: `kind` is NODE_LOST or one that is `by_slurm`, `explanation` is for people,
+    `by_scancel`: somebody has cancelled the job."""
 
     kind: OutcomeKind
     explanation: str
+    by_scancel: bool = False
 
 
 def explain_run_end(allocation: Allocation, restart: int, signal: Optional[str] = None) -> RunEnd:
@@ -49,5 +51,5 @@ def explain_run_end(allocation: Allocation, restart: int, signal: Optional[str] 
         explanation = f"was told to end by {signal or 'a signal'}, while Slurm has the job as {state}"
         return RunEnd(OutcomeKind.CANCELLED, explanation)
     if state in ("CANCELLED", job_states.COMPLETING):
-        return RunEnd(OutcomeKind.CANCELLED, "was cancelled")
+        return RunEnd(OutcomeKind.CANCELLED, "was cancelled", by_scancel=True)
     return RunEnd(OutcomeKind.CANCELLED, f"was ended by Slurm ({state})")

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import dataclasses
 import os
+import re
 import time
 from dataclasses import dataclass
 from typing import List, Mapping, Optional, Sequence, Tuple
@@ -15,6 +16,7 @@ from hyperpod_kit.checkpoint.repository.store.open import is_path
 from hyperpod_kit.command_line.documents import document
 from hyperpod_kit.command_line.explaining import print_explain_line
 from hyperpod_kit.errors import Absent, HyperpodKitError, RunError, Unreachable, Untrusted, UsageError
+from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.job.goodput import job_time, rank_at_hand, root_time, scalars, show, standing
 from hyperpod_kit.job.goodput.job_time import JobTime
 from hyperpod_kit.job.goodput.time_table import table_of
@@ -22,8 +24,8 @@ from hyperpod_kit.job.lint import doctor, doctor_look, lint_captures, lint_envir
 from hyperpod_kit.job.records import job_index, ledger, state_place
 from hyperpod_kit.job.status import attempt_table, saves, status_page, timeline
 from hyperpod_kit.run import LocalRunner, Runner
-from hyperpod_kit.slurm import control, heads, records
-from hyperpod_kit.slurm.environment import AWAY_MARK
+from hyperpod_kit.slurm import cancel_requests, control, heads, records
+from hyperpod_kit.slurm.environment import AWAY_MARK, REQUEUE_AFTER_CANCEL_MARK
 from hyperpod_kit.slurm.hostlist import expand
 from hyperpod_kit.slurm.job_id import JobId
 from hyperpod_kit.untrusted import by_descriptor, files, terminal
@@ -310,9 +312,13 @@ def sweep_command(args: argparse.Namespace) -> int:
             terminal.print_stdout(f"this is done on {other}, the first of the controllers that answers")
         return 0
     try:
-        orphans, problems = find_orphans(jobs(runner))
+        job_records = jobs(runner)
     except RunError as err:
         raise Unreachable(f"cannot ask Slurm: {err.message}") from err
+    orphans, problems = find_orphans(job_records)
+    confirmed, unconfirmed = confirm_cancels(runner, find_cancelled_in_hang(job_records))
+    orphans += confirmed
+    problems += unconfirmed
     if args.dry_run:
         done = [(orphan, "") for orphan in orphans]
     else:
@@ -340,10 +346,15 @@ def _print_swept_orphans(done: Sequence[Tuple[Orphan, str]], *, dry_run: bool, a
 # `job sweep`, which a timer starts on the controller: requeues jobs that nobody else puts back into the queue.
 #
 # Such a job is one that Slurm keeps RUNNING although its batch script is gone, or one whose `job run` has left a host
-# that alone had lost the checkpoint root (batch_host_watch.py).
+# that alone had lost the checkpoint root (batch_host_watch.py), or one that asked for it after a cancel in a hang
+# (`job run --requeue-after-cancel`): who cancelled it is in slurmctld's log alone.
 #
 # With --no-kill a job survives the loss of a node; when that node was the batch host, Slurm removes it from the job,
 # the script is gone, and nothing ever ends the job (observed with 22.05; the same code is in 26.11).
+
+_SWEPT_FIELDS = (*records.FIELDS, ("EndTime", "EndTime"), ("ExitCode", "exit_code"))
+
+_REQUEUE_AFTER_CANCEL = re.compile(rf"(?:^|\s){re.escape(REQUEUE_AFTER_CANCEL_MARK)}(\d{{1,10}})(?:\s|$)")
 
 WITHOUT_HOST = "runs without its batch host"
 
@@ -402,6 +413,66 @@ def _orphan(job: Mapping[str, str]) -> Optional[Orphan]:
     return None
 
 
+@dataclass(frozen=True)
+class CancelledInHang:
+    """A job whose `job run` asked to be queued again after a cancel, if it was by the user `uid`, at `ended_at` (Unix
+    seconds)."""
+
+    job: JobId
+    orphan: Orphan
+    uid: int
+    ended_at: float
+
+
+def find_cancelled_in_hang(job_records: Sequence[Mapping[str, str]]) -> List[CancelledInHang]:
+    """Return the cancelled jobs that asked to be queued again: by their exit code, and by a mark in their comment."""
+    cancelled: List[CancelledInHang] = []
+    for job in job_records:
+        is_part = job.get("HetJobOffset", "0") != "0"
+        if is_part or job.get("JobState") != "CANCELLED" or _exit_code(job) != ExitCode.CANCELLED_IN_HANG:
+            continue
+        match = _REQUEUE_AFTER_CANCEL.search(job.get("Comment", ""))
+        if match is None:
+            continue
+        job_id, uid = JobId.from_record(job), int(match.group(1))
+        reason = f"was cancelled by uid {uid} while its ranks hung, batch host"
+        is_requeueable, owner = job.get("Requeue") == "1", job.get("UserId", "")
+        orphan = Orphan(job_id.slurm_id, job.get("BatchHost", ""), is_requeueable, reason, owner=owner)
+        cancelled.append(CancelledInHang(job_id, orphan, uid, control.parse_slurm_time_or_zero(job.get("EndTime", ""))))
+    return cancelled
+
+
+def _exit_code(job: Mapping[str, str]) -> int:
+    """Return the exit code in the record of a job: `85:0`, or a wait status (20.11, 22.05). -1 for neither."""
+    code, colon, _ = job.get("ExitCode", "").partition(":")
+    if not code.isdigit() or len(code) > 9:
+        return -1
+    if colon:
+        return int(code)
+    return int(code) >> 8
+
+
+def confirm_cancels(runner: Runner, cancelled: Sequence[CancelledInHang]) -> Tuple[List[Orphan], List[str]]:
+    """Return those that the user of their option has cancelled, and nobody else, and lines about those of which that is
+    not known. The others stay cancelled."""
+    if not cancelled:
+        return [], []
+    log, problem = "", "slurmctld's log does not say by whom"
+    try:
+        log = cancel_requests.read_log_tail(runner)
+    except (RunError, Unreachable) as err:
+        problem = err.message
+    confirmed: List[Orphan] = []
+    problems: List[str] = []
+    for candidate in cancelled:
+        uids = cancel_requests.uids_of_cancel(log, candidate.job, candidate.ended_at)
+        if uids == {candidate.uid}:
+            confirmed.append(candidate.orphan)
+        elif not uids:
+            problems.append(f"job {candidate.job} was cancelled while its ranks hung, and stays cancelled: {problem}")
+    return confirmed, problems
+
+
 def sweep(runner: Runner, orphan_jobs: Sequence[Orphan]) -> List[Tuple[Orphan, str]]:
     """Put the orphans back into the queue; returns each with what was wrong, "" when it is done."""
     done: List[Tuple[Orphan, str]] = []
@@ -431,4 +502,4 @@ def sweep(runner: Runner, orphan_jobs: Sequence[Orphan]) -> List[Tuple[Orphan, s
 
 def jobs(runner: Runner) -> List[Mapping[str, str]]:
     """Return the records of all jobs that slurmctld knows. Raises RunError."""
-    return list(records.query_squeue(runner))
+    return list(records.query_squeue(runner, fields=_SWEPT_FIELDS))

@@ -366,14 +366,16 @@ def select_nodes(
 ) -> Tuple[str, ...]:
     """Return the nodes to name to srun; none when the step uses the whole allocation.
 
-    Nodes in `avoided` are used only where the others are too few. Raises RunHandedBack when too few are left.
+    Nodes in `avoided`, and nodes that are cordoned, are used only where the others are too few. Raises RunHandedBack
+    when too few are left.
     """
     options, job = context.options, context.job
     needed = options.nodes or len(job.nodes)
-    healthy = allocated.healthy((*lost, *avoided))
-    if len(healthy) < needed:
-        healthy = allocated.healthy(lost)
-    if len(healthy) < needed:
+    for left_out in ((*lost, *avoided, *allocated.cordoned), (*lost, *avoided), lost):
+        healthy = allocated.healthy(left_out)
+        if len(healthy) >= needed:
+            break
+    else:
         unusable = sorted((set(job.nodes) | set(allocated.nodes)) - set(healthy))
         reason = f"{len(healthy)} of {needed} nodes are left, without {', '.join(unusable)}"
         raise RunHandedBack(OutcomeKind.NODE_LOST, reason)

@@ -103,10 +103,7 @@ class BatchHostWatch:
             record = control.query_job_record(self._runner, self._job.id)
             if record.get("Requeue") != "1":
                 return False
-            comment = AWAY_MARK
-            if record.get("Comment") not in (None, "(null)"):
-                comment = f"{record['Comment']} {AWAY_MARK}"
-            control.set_comment(self._runner, self._job.id, comment)
+            control.add_to_comment(self._runner, self._job.id, record, AWAY_MARK)
             return True
         except (RunError, JobError):
             return False

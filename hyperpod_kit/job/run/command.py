@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import pwd
 import shlex
 import shutil
 from typing import TYPE_CHECKING, Optional, Sequence
@@ -110,6 +111,12 @@ RUN = CommandSpec(
             float,
             default=1800.0,
         ),
+        OptionSpec(
+            "--requeue-after-cancel",
+            "Run the job again if this user (root: HyperPod's hang rules) cancels it while no rank makes progress. "
+            "Default: a cancelled job has ended.",
+            "USER",
+        ),
         OptionSpec("--srun-args", "Additional arguments for srun.", "ARGS", is_repeated=True),
         OptionSpec(
             "--container-python",
@@ -171,6 +178,9 @@ def _run_on_this_machine(args: argparse.Namespace) -> int:
     for flag, value in (("--nodes", args.nodes), ("--srun-args", args.srun_args)):
         if value:
             raise UsageError(f"{flag} with --local: there is one machine, and no srun", hint=f"leave {flag} away")
+    if args.requeue_after_cancel:
+        flag = "--requeue-after-cancel"
+        raise UsageError(f"{flag} with --local: there is no Slurm that cancels the job", hint=f"leave {flag} away")
     report = JobReport(_STDERR, is_json=args.json_lines)
     env = environment_outside_of_slurm(os.environ)
     options = run_options_of(args, args.command)
@@ -203,7 +213,20 @@ def run_options_of(args: argparse.Namespace, command: Sequence[str]) -> RunOptio
         prove_bytes=args.prove == "bytes",
         rewind_to=args.rewind_to,
         fresh=args.fresh,
+        requeue_after_cancel=_uid_of_user(args.requeue_after_cancel),
     )
+
+
+def _uid_of_user(name: Optional[str]) -> Optional[int]:
+    """Return the uid of `--requeue-after-cancel`, None without it. Raises UsageError."""
+    if name is None:
+        return None
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except KeyError:
+        raise UsageError(
+            f"--requeue-after-cancel {name}: there is no such user here", hint="root, for HyperPod's hang rules"
+        ) from None
 
 
 def _stall_rule_never_by_default_if_interactive(option: Optional[str], srun_args: Sequence[str]) -> StallRule:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import ContextManager, Dict, List, Mapping, Optional, Tuple
 
 from hyperpod_kit import audit, descriptors
-from hyperpod_kit.errors import GaveUp, NoValidCheckpoint, RunError
+from hyperpod_kit.errors import GaveUp, JobError, NoValidCheckpoint, RunError
 from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.job.base.report import JobReport
 from hyperpod_kit.job.base.signals import Signals
@@ -46,7 +46,7 @@ from hyperpod_kit.job.step import container, lifeline, script_containers, srun_s
 from hyperpod_kit.job.step.options import RunOptions
 from hyperpod_kit.job.step.run_context import RunContext
 from hyperpod_kit.job.step.scheduler import Scheduler
-from hyperpod_kit.slurm.environment import JobEnvironment
+from hyperpod_kit.slurm.environment import REQUEUE_AFTER_CANCEL_MARK, JobEnvironment
 
 REQUEUE_WAIT = 60.0
 """Seconds that Slurm gets to end this run of a job that it has put back into the queue."""
@@ -134,6 +134,8 @@ class JobSupervisor:
         )
         descriptors.raise_soft_limit_to_hard()
         self._warn_about_containers_and_descriptors(context)
+        if options.requeue_after_cancel is not None and auto_resume:
+            self._mark_for_requeue_after_cancel(job, options.requeue_after_cancel)
         with self._signals, self._watch_batch_host(job, auto_resume):
             return _AttemptLoop(context, auto_resume, self._chooser, self._prover).run()
 
@@ -162,6 +164,13 @@ class JobSupervisor:
         shortage = lifeline.shortage(len(context.job.nodes))
         if shortage:
             self._report("descriptors", shortage)
+
+    def _mark_for_requeue_after_cancel(self, job: JobEnvironment, uid: int) -> None:
+        """Say in the job's comment whose scancel of a hung job is not its end: once it is cancelled, nobody can."""
+        try:
+            self._scheduler.add_to_comment(job, f"{REQUEUE_AFTER_CANCEL_MARK}{uid}")
+        except (RunError, JobError) as err:
+            self._report("requeue_after_cancel", f"a cancelled job will not come back: {err.message}")
 
     def _watch_batch_host(self, job: JobEnvironment, auto_resume: bool) -> ContextManager[object]:
         """Return the watch that gives the job back when the root hangs on this host alone."""
@@ -272,6 +281,8 @@ class _AttemptLoop:
     def _exit(self, decision: RunDecision) -> int:
         if decision.stop_reason:
             self._interruptions.record("stopped", why=decision.stop_reason)
+        if decision.reason:
+            self._context.report("stopped", decision.reason, why=decision.reason)
         return decision.exit_code
 
     def _act(self, decision: RunDecision) -> None:

@@ -92,6 +92,9 @@ class LocalMachine:
     def query_comment(self, job: JobEnvironment) -> str:
         return f"{COMMENT_MARK}1"
 
+    def add_to_comment(self, job: JobEnvironment, mark: str) -> None:
+        raise JobError("there is no Slurm job")
+
     def query_record_and_queued_at(self, job: JobEnvironment) -> Tuple[Mapping[str, str], float]:
         now = float(int(time.time()))  # it has not waited for this machine
         user = ""

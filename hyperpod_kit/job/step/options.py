@@ -22,6 +22,7 @@ class RunOptions:
     `prove_bytes`: read every byte of a checkpoint before the ranks get it, which prove it again.
     `rewind_to`: the checkpoint that a person wants to go on from, the newest whole one when empty. `fresh`: a person
     wants to begin at step 0 where checkpoints were committed and none can be restored.
+    `requeue_after_cancel`: the uid whose scancel of a job that hangs is not the end of the job.
     `stall`: when a step that shows no progress is ended. `grace`: what a step gets after USR1.
     `storage_wait`: how long a checkpoint root that does not answer is waited for; `controller_wait`: a slurmctld that
     does not answer (HyperPod takes 20-30 min to replace its machine). `flush_wait`: how long nodes are waited for that
@@ -48,6 +49,7 @@ class RunOptions:
     prove_bytes: bool = False
     rewind_to: str = ""
     fresh: bool = False
+    requeue_after_cancel: Optional[int] = None
     state_directory: str = ""
 
     @property

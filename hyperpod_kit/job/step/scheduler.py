@@ -39,6 +39,9 @@ class Scheduler(Protocol):
     def query_comment(self, job: JobEnvironment) -> str:
         """Return the comment of the job, which may have the choice of auto-resume. Raises RunError."""
 
+    def add_to_comment(self, job: JobEnvironment, mark: str) -> None:
+        """Add a word to the comment of the job, unless it is there. Raises RunError, JobError."""
+
     def query_record_and_queued_at(self, job: JobEnvironment) -> Tuple[Mapping[str, str], float]:
         """Return the record of the job with its times, and when it came into the queue last, Unix seconds.
 
@@ -90,6 +93,10 @@ class SlurmScheduler:
 
     def query_comment(self, job: JobEnvironment) -> str:
         return control.query_job_record(self.runner, job.id).get("Comment", "")
+
+    def add_to_comment(self, job: JobEnvironment, mark: str) -> None:
+        record = control.query_job_record(self.runner, job.id)
+        control.add_to_comment(self.runner, job.id, record, mark)
 
     def query_record_and_queued_at(self, job: JobEnvironment) -> Tuple[Mapping[str, str], float]:
         record = control.query_job_record_with_times(self.runner, job.id)

@@ -45,8 +45,9 @@ class StepEvidence:
         self._attempt = attempt
         self._context = context
 
-    def collect(self, code: Optional[int], trouble: StepTrouble) -> Observation:
-        """Return what is known of the step. `code`: of srun; `trouble`: for what it was ended, if for any."""
+    def collect(self, code: Optional[int], trouble: StepTrouble, silence: str = "") -> Observation:
+        """Return what is known of the step. `code`: of srun; `trouble`: for what it was ended, if for any; `silence`:
+        why it looked hung before it ended, where somebody may cancel the job for that."""
         lines = self._rules.lines
         lines.receive_and_list_cut_off_nodes()
         stop = self._context.signals.stop
@@ -83,7 +84,7 @@ class StepEvidence:
             cut=trouble.cut,
             end=end,
             reached=furthest(lines.reports),
-            hang=_hang_reason(trouble),
+            hang=_hang_reason(trouble) or _silence_at_scancel(end, silence),
             has_wrapper_called=bool(lines.greeted),
             unheard=self._unheard_nodes(records),
             launch_failures=launch_failures,
@@ -164,6 +165,12 @@ def _hang_reason(trouble: StepTrouble) -> str:
     if not trouble.stalled:
         return ""
     return trouble.reason
+
+
+def _silence_at_scancel(end: Optional[RunEnd], silence: str) -> str:
+    if end is None or not end.by_scancel:
+        return ""
+    return silence
 
 
 def vanished(doubted: Iterable[str], last_word_by_node: Mapping[str, str], records: Iterable[Exit]) -> Set[str]:

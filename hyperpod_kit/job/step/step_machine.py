@@ -3,7 +3,7 @@
     state     event                               next       action
     RUNNING   USR1 has come                       SAVING     SEND_SAVE_SIGNAL, and the step gets `save_grace`
     SAVING    `save_grace` is over                ENDED      END
-    any       TERM or INT has come                ENDED      END
+    any       TERM or INT has come                ENDED      END, sooner where nothing moves
     any       a trouble, without HyperPod         ENDED      END
     any       a trouble, with HyperPod's retry    same       ASK_STEP_RETRY, unless the ranks were launched again
     any       HyperPod answers END                ENDED      END
@@ -130,8 +130,11 @@ class StepMachine:
             return None
         return self._save_until - now
 
-    def heed_signals(self, now: float, *, is_stopped: bool, is_warned: bool) -> StepAction:
-        """Return the action that the signals of the batch script call for. `now`: monotonic seconds."""
+    def heed_signals(self, now: float, *, is_stopped: bool, is_warned: bool, looks_hung: bool = False) -> StepAction:
+        """Return the action that the signals of the batch script call for. `now`: monotonic seconds; `looks_hung`:
+        nothing moves, and what follows the end has to be said before Slurm kills this run (KillWait)."""
+        if is_stopped and looks_hung:
+            return self._end(STALL_GRACE)
         if is_stopped:
             return self._end(STOP_GRACE)
         if is_warned and self.state is StepState.RUNNING:

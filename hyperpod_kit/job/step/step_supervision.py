@@ -11,6 +11,7 @@ from typing import Callable, Dict, FrozenSet, Iterable, List, Mapping, Optional,
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.job.decide.outcome import Observation
 from hyperpod_kit.job.step.hang import (
+    NEVER,
     HangVerdict,
     HangWatch,
     KnownSilences,
@@ -59,6 +60,7 @@ class StepSupervision:
         self._stall = StallWatch(
             options.stall, options.root, rules.storage.answers, known_silences=rules.known_silences
         )
+        self._silence = SilenceWatch(options.root, is_needed=options.requeue_after_cancel is not None)
         self._note = StepNoteWriter(options.state, attempt)
         self._root_watch = AwayWatch(rules.storage.answers)
         node_count = 0
@@ -72,7 +74,10 @@ class StepSupervision:
         """Wait for the end of the step, or bring it about, and return what was observed."""
         while self._step.poll() is None:
             action = self._machine.heed_signals(
-                time.monotonic(), is_stopped=bool(self._context.signals.stop), is_warned=self._context.signals.warned
+                time.monotonic(),
+                is_stopped=bool(self._context.signals.stop),
+                is_warned=self._context.signals.warned,
+                looks_hung=bool(self._silence.reason),
             )
             self._act(action)
             if action.kind is StepActionKind.END:
@@ -81,7 +86,7 @@ class StepSupervision:
                 break
             self._wait()
         evidence = StepEvidence(self._rules, self._attempt, self._context)
-        return evidence.collect(self._step.poll(), self._machine.trouble)
+        return evidence.collect(self._step.poll(), self._machine.trouble, self._silence.reason)
 
     def _look_and_act(self) -> StepAction:
         """Look at the step once, act on what was found, and return the action."""
@@ -112,6 +117,7 @@ class StepSupervision:
         for sentence in lines.news():
             self._context.report("lifeline", sentence)
         hang = self._stall.reason_to_end_step_or_empty(lines.reports)
+        self._silence.look(lines.reports)
         self._note.write_note_if_due(lines.reports, self._stall.seconds_without_progress)
         nodes_without_root = self._root_watch.lost(lines.without_storage)
         return strongest_trouble(lost, hang, cut, nodes_without_root)
@@ -164,6 +170,7 @@ class StepSupervision:
         """Start the watches afresh, as the ranks have been started again, maybe on other nodes."""
         self._launch = self._rules.lines.launch
         self._stall.restart()
+        self._silence.restart()
         watch = self._rules.nodes
         if watch is None:
             return
@@ -200,6 +207,7 @@ class StepSupervision:
             lines.seconds_until_due,
             self._root_watch.seconds_until_next_look,
             self._stall.seconds_until_next_look,
+            self._silence.seconds_until_next_look,
             self._machine.seconds_to_save(time.monotonic()),
         )
         seconds = min([self._context.options.probe_interval, *(due for due in dues if due is not None)])
@@ -280,6 +288,47 @@ class StallWatch:
         if not limits:
             return None
         return min([_CHECK_INTERVAL, *(limit / 4 for limit in limits)])
+
+
+# Tell somebody who cancels a hung job from somebody who cancels a job that works.
+
+SILENCE_OF_A_HANG = StallRule(factor=3.0, floor=10.0, unreported=60.0)
+"""What a step must look like when its job is cancelled, to count as hung. Far shorter than --stall, as it ends nothing.
+"""
+
+SILENCE_KEPT = 5.0
+"""Seconds between the ends of ranks of a cancelled job and the TERM of its batch script."""
+
+
+class SilenceWatch:
+    """Notes why a step looks hung, for the case that its job is cancelled. `reason`: "" while it does not."""
+
+    def __init__(self, root: str, *, is_needed: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        rule = NEVER
+        if is_needed:
+            rule = SILENCE_OF_A_HANG
+        self._watch = StallWatch(rule, root, lambda: True, clock=clock)
+        self._clock = clock
+        self._last_silent = 0.0
+        self.reason = ""
+
+    def look(self, reports: Mapping[int, StepReport]) -> None:
+        """Look at the step. What it looked like is kept for a moment: a cancel may reach the ranks before `job run`."""
+        reason, now = self._watch.reason_to_end_step_or_empty(reports), self._clock()
+        if reason:
+            self.reason, self._last_silent = reason, now
+        elif now - self._last_silent > SILENCE_KEPT:
+            self.reason = ""
+
+    def restart(self) -> None:
+        """Begin anew, as the ranks have been started again."""
+        self._watch.restart()
+        self.reason = ""
+
+    @property
+    def seconds_until_next_look(self) -> Optional[float]:
+        """Seconds until the next look; None where nothing is watched."""
+        return self._watch.seconds_until_next_look
 
 
 # Judge many nodes that fall silent at once: likelier than their deaths is one cause on this side, so slurmctld is

@@ -19,8 +19,8 @@ from hyperpod_kit.errors import ClusterError, RunError, Unreachable, WaitTimeout
 from hyperpod_kit.remote.draining.unsaved import CountUnsaved
 from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm import node_jobs
-from hyperpod_kit.slurm.control import LEAVING_REASON
 from hyperpod_kit.slurm.node_jobs import NodeJob as NodeJob
+from hyperpod_kit.slurm.node_reasons import LEAVING_REASON
 from hyperpod_kit.system.wait import fixed_pause, poll_until
 
 SAVED_WITHIN = 180.0

@@ -44,6 +44,7 @@ def rows(*words: Any) -> list[dict[str, Any]]:
         ([B, "crash", A, "crash"], B, 2),
         ([A, "crash", "gave_up"], A, 0),
         ([A, "node_lost", A, "cancelled"], A, 0),
+        ([A, "cancelled_in_hang", A, "stall"], A, 2),
     ],
 )
 def test_crashes_count_per_checkpoint(history: list[Any], chosen: Any, crashes: int) -> None:

@@ -44,6 +44,30 @@ TABLE: Tuple[Tuple[str, AttemptFacts, DecisionKind, str], ...] = (
     ("it finished", facts(OutcomeKind.DONE, 0), DecisionKind.EXIT, "0"),
     ("it finished as it was stopped", facts(OutcomeKind.DONE, 0, is_stop_requested=True), DecisionKind.EXIT, "0"),
     ("it was cancelled", facts(OutcomeKind.CANCELLED, 143), DecisionKind.EXIT, "143"),
+    (
+        "it was cancelled in a hang",
+        facts(OutcomeKind.CANCELLED_IN_HANG, is_stop_requested=True),
+        DecisionKind.EXIT,
+        "85",
+    ),
+    (
+        "it was cancelled in a hang, without auto-resume",
+        facts(OutcomeKind.CANCELLED_IN_HANG, auto_resume=False),
+        DecisionKind.EXIT,
+        "143",
+    ),
+    (
+        "it was cancelled in a hang once too often",
+        facts(OutcomeKind.CANCELLED_IN_HANG, spent=SpentBudget(crashes=4)),
+        DecisionKind.EXIT,
+        "143",
+    ),
+    (
+        "it was cancelled in a hang in the last run that it may have",
+        facts(OutcomeKind.CANCELLED_IN_HANG, spent=SpentBudget(requeues=20)),
+        DecisionKind.EXIT,
+        "143",
+    ),
     ("Slurm requeued it", facts(OutcomeKind.REQUEUED, 143), DecisionKind.EXIT, "143"),
     ("nobody knows why it ended", facts(OutcomeKind.UNKNOWN, 143), DecisionKind.EXIT, "143"),
     ("TERM came with a lost node", facts(OutcomeKind.NODE_LOST, 1, is_stop_requested=True), DecisionKind.EXIT, "143"),
@@ -128,7 +152,15 @@ def test_every_class_and_every_rule_is_in_the_table() -> None:
 @pytest.mark.parametrize("kind", [kind for kind in OutcomeKind if kind.by_slurm])
 def test_what_slurm_did_is_kept(kind: OutcomeKind) -> None:
     decision = decide(facts(kind, outcome=ended(kind, "was ended by Slurm at its time limit")))
-    assert (decision.exit_code, decision.stop_reason) == (143, "was ended by Slurm at its time limit")
+    code = 85 if kind is OutcomeKind.CANCELLED_IN_HANG else 143
+    assert (decision.exit_code, decision.stop_reason) == (code, "was ended by Slurm at its time limit")
+
+
+def test_who_is_refused_another_run_after_a_cancel_is_told_why() -> None:
+    outcome = ended(OutcomeKind.CANCELLED_IN_HANG)
+    refused = decide(facts(OutcomeKind.CANCELLED_IN_HANG, outcome=outcome, spent=SpentBudget(crashes=4)))
+    assert refused.stop_reason.startswith("was cancelled; 4 failures") and not refused.reason
+    assert "--requeue-after-cancel" in decide(facts(OutcomeKind.CANCELLED_IN_HANG)).reason
 
 
 def test_a_person_may_allow_a_start_from_step_0_where_nothing_is_valid() -> None:

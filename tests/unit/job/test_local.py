@@ -259,6 +259,11 @@ def test_options_of_srun_are_refused(job: LocalJob) -> None:
     assert job.has_line("--nodes with --local: there is one machine, and no srun")
 
 
+def test_nobody_cancels_a_job_without_slurm(job: LocalJob) -> None:
+    assert job.start("true", options=["--requeue-after-cancel", "root"]).wait() == 2
+    assert job.has_line("--requeue-after-cancel with --local: there is no Slurm that cancels the job")
+
+
 def test_each_run_is_a_job_of_its_own(tmp_path: Path) -> None:
     machine = LocalMachine(LocalRunner())
     names = {machine.identify_job({}).id.slurm_id for _ in range(3)}

@@ -6,7 +6,10 @@ from hyperpod_kit.job.base.exits import Exit
 from hyperpod_kit.job.base.launch_failure import LaunchFailure
 from hyperpod_kit.job.decide.outcome import Observation, classify
 from hyperpod_kit.job.decide.outcome_kind import OutcomeKind
+from hyperpod_kit.job.decide.run_end import RunEnd
 
+SCANCEL = RunEnd(OutcomeKind.CANCELLED, "was cancelled", by_scancel=True)
+LIMIT = RunEnd(OutcomeKind.CANCELLED, "was ended by Slurm at its time limit")
 ABSENT = LaunchFailure("n2", "/opt/x", "No such file or directory")
 
 
@@ -56,6 +59,10 @@ def end(rank: int, code: int | None = None, signal: int | None = None, ended: fl
         (Observation(143, stop="SIGTERM", warned=True), "cancelled", 143),
         (Observation(143, stop="SIGTERM", lost=("n2",)), "node_lost", 143),
         (Observation(0, stop="SIGTERM"), "cancelled", 0),
+        (Observation(143, stop="SIGTERM", end=SCANCEL), "cancelled", 143),
+        (Observation(143, stop="SIGTERM", end=SCANCEL, hang="no step for 17 s"), "cancelled_in_hang", 143),
+        (Observation(143, stop="SIGTERM", end=LIMIT, hang="no step for 17 s"), "cancelled", 143),
+        (Observation(143, stop="SIGTERM", end=SCANCEL, hang="no step for 17 s", lost=("n2",)), "node_lost", 143),
     ],
 )
 def test_classes(seen: Observation, kind: str, code: int) -> None:

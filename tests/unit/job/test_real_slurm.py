@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import tempfile
 from pathlib import Path
@@ -60,6 +62,17 @@ class Work:
     def checkpoints(self) -> List[Path]:
         return sorted(self.root.glob("seq-*/MANIFEST.json"))
 
+    def ranks(self) -> List[int]:
+        """The processes of the trainer, without those of its wrappers."""
+        trainer = f"\0-I\0{TRAINER}\0".encode()
+        job = f"SLURM_JOB_ID={self.id}".encode()
+        return [
+            pid
+            for pid in self.slurm.processes()
+            if Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[2].startswith(trainer[1:])
+            and job in Path(f"/proc/{pid}/environ").read_bytes()
+        ]
+
     def state(self, *wanted: str) -> str:
         def reached() -> str:
             state = self.slurm.state(self.id)
@@ -87,6 +100,35 @@ def test_a_crash_and_a_killed_rank_are_retried_in_the_allocation(work: Work) -> 
     assert work.events("ended")[0]["first"]["signal"] == 9
     assert [event["step"] for event in work.events("attempt")] == [0, 5]
     assert work.detail("Restarts") == "0"
+
+
+def kill_a_rank_on_drained_nodes(work: Work, reason: str) -> List[str]:
+    """Kill a rank of a job whose nodes are all drained for this reason, and return the nodes."""
+    work.submit("--steps", "60", "--pause", "0.2")
+    until(work.checkpoints, what="checkpoint")
+    nodes: List[str] = work.events("attempt")[0]["nodes"]
+    hosts = ",".join(nodes)
+    try:
+        work.slurm.call("scontrol", "update", f"nodename={hosts}", "state=drain", f"reason={reason}")
+        os.kill(work.ranks()[-1], signal.SIGKILL)
+        until(lambda: len(work.events("attempt")) == 2 or work.events("requeue"), what="what follows the crash")
+    finally:
+        work.slurm.call("scontrol", "update", f"nodename={hosts}", "state=undrain")
+    work.state("COMPLETED")
+    return nodes
+
+
+def test_a_crash_on_nodes_that_wait_for_a_patch_is_retried_in_the_allocation(work: Work) -> None:
+    nodes = kill_a_rank_on_drained_nodes(work, "HyperPod:AutoPatch")
+    assert [event["class"] for event in work.events("ended")] == ["crash", "done"]
+    assert work.events("attempt")[1]["nodes"] == nodes
+    assert (work.detail("Restarts"), work.events("requeue")) == ("0", [])
+
+
+@pytest.mark.full
+def test_a_crash_on_nodes_that_are_drained_for_a_fault_gives_them_back(work: Work) -> None:
+    kill_a_rank_on_drained_nodes(work, "hyperpod-kit:device:gpu")
+    assert work.detail("Restarts") == "1" and "0 of 2 nodes are left" in work.events("requeue")[0]["why"]
 
 
 def test_a_cancelled_job_stays_cancelled(work: Work) -> None:

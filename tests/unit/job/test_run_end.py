@@ -87,6 +87,7 @@ def look(record: str) -> allocation.Allocation:
 def test_why_a_run_ends(what: str, record: str, kind: str, words: str) -> None:
     end = explain_run_end(look(f"JobId=2 {record} BatchHost=n1"), 0, "SIGTERM")
     assert end.kind.value == kind and words in end.explanation, what
+    assert end.by_scancel == what.startswith("scancel"), what
 
 
 def test_a_run_that_has_been_requeued_before_can_still_be_cancelled() -> None:

@@ -44,6 +44,13 @@ def test_a_stop_ends_the_step_with_time_to_save() -> None:
     assert step.trouble == NONE
 
 
+def test_a_step_that_hangs_when_it_is_stopped_has_nothing_to_save() -> None:
+    action = machine().heed_signals(0.0, is_stopped=True, is_warned=False, looks_hung=True)
+    assert (action.kind, action.grace) == (StepActionKind.END, STALL_GRACE)
+    going_on = machine().heed_signals(0.0, is_stopped=False, is_warned=False, looks_hung=True)
+    assert going_on.kind is StepActionKind.WAIT, "a silence alone ends nothing"
+
+
 def test_a_warning_is_passed_on_once_and_ends_the_step_after_its_grace() -> None:
     step = machine()
     assert step.heed_signals(10.0, is_stopped=False, is_warned=True).kind is StepActionKind.SEND_SAVE_SIGNAL

@@ -316,6 +316,29 @@ def test_term_stops_and_never_requeues(job: Job) -> None:
     assert len(job.sruns) == 1 and "scontrol requeue 7" not in job.runner.calls
 
 
+@pytest.mark.parametrize(
+    ("comment", "updates"),
+    [
+        ("none", ["scontrol update jobid=7 comment=none hpk:requeue-after-cancel=0"]),
+        ("(null)", ["scontrol update jobid=7 comment=hpk:requeue-after-cancel=0"]),
+        ("hpk:auto-resume=1 hpk:requeue-after-cancel=0", []),
+    ],
+)
+def test_whose_cancel_is_not_the_end_is_said_while_the_job_runs(
+    job_in_process: Job, comment: str, updates: list[str]
+) -> None:
+    job = job_in_process
+    job.runner.answers["squeue job 7"] = f"JobId=7 JobState=RUNNING NodeList=n[1-2] Comment={comment}"
+    job.runner.answers["scontrol update"] = ""
+    assert job.run("--steps", "1", requeue_after_cancel=0) == 0
+    assert [call for call in job.runner.calls if call.startswith("scontrol update")] == updates
+
+
+def test_a_job_that_cannot_be_marked_says_that_a_cancel_is_its_end(job_in_process: Job) -> None:
+    assert job_in_process.run("--steps", "1", requeue_after_cancel=0) == 0
+    assert "a cancelled job will not come back" in job_in_process.said("requeue_after_cancel")[0]["message"]
+
+
 def test_usr1_tells_the_step_and_requeues(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hyperpod_kit.job.run.supervisor.REQUEUE_WAIT", 0.2)
     thread = job.later(signal.SIGUSR1, lambda: list(job.root.glob("seq-*")))

@@ -51,6 +51,24 @@ def test_a_spare_takes_the_place_of_a_node_that_is_down(job_in_process: Job) -> 
     assert "--nodelist=n[1,3]" in job.sruns[0] and "--nodes=2" in job.sruns[0]
 
 
+@pytest.mark.parametrize(
+    ("others", "named"),
+    [(("DRAIN", "PLAIN"), "n[1,3]"), (("DRAIN", "DRAIN"), "n[1-2]"), (("PLAIN", "DRAIN"), "n[1-2]")],
+)
+def test_a_cordoned_node_is_used_only_where_there_is_no_other(
+    job_in_process: Job, others: Tuple[str, str], named: str
+) -> None:
+    job = job_in_process
+    job.environment.update(SLURM_JOB_NODELIST="n[1-3]", SLURM_NTASKS="2")
+    job.runner.answers["squeue job 7"] = "JobId=7 JobState=RUNNING NodeList=n[1-3] Comment=none"
+    job.runner.answers["scontrol -o show node"] = "\n".join(
+        f"NodeName={name} NodeAddr=127.0.0.1 Port=1 State=ALLOCATED+{word} Reason=HyperPod:AutoPatch"
+        for name, word in zip(("n1", "n2", "n3"), ("PLAIN", *others))
+    )
+    assert job.run("--steps", "1", nodes=2, refused_after=60) == 0
+    assert f"--nodelist={named}" in job.sruns[0] and "--nodes=2" in job.sruns[0]
+
+
 def test_a_run_that_slurm_has_ended_is_no_crash(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """Slurm requeued the job after a node failure: srun fails before our own TERM arrives."""
     flag = job.base / "ended"

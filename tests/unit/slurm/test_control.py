@@ -14,7 +14,8 @@ NODES = (
     "NodeName=n1 Arch=x86_64 CoresPerSocket=1 NodeAddr=10.1.41.18 NodeHostName=n1 Port=6818 Version=22.05.8"
     " OS=Linux 6.1.0 #1 SMP State=ALLOCATED ThreadsPerCore=1 Partitions=all \n"
     "NodeName=n2 NodeAddr=10.1.41.19 NodeHostName=n2 State=DOWN*+CLOUD Reason=Not responding [slurm@2026-11-20]\n"
-    "NodeName=n3 NodeAddr=10.1.41.20 NodeHostName=n3 State=MIXED+DRAIN Reason=hpk:mount:/fsx hung\n"
+    "NodeName=n3 NodeAddr=10.1.41.20 NodeHostName=n3 State=MIXED+DRAIN Reason=hyperpod-kit:mount:fsx:hung"
+    " [root@2026-11-20T10:00:00]\n"
 )
 
 
@@ -26,7 +27,7 @@ def test_nodes_say_where_slurmd_is_and_what_slurm_thinks() -> None:
         ("10.1.41.19", 6818, False, True),
         ("10.1.41.20", 6818, False, False),
     ]
-    assert found["n3"].reason == "hpk:mount:/fsx hung"
+    assert found["n3"].reason == "hyperpod-kit:mount:fsx:hung [root@2026-11-20T10:00:00]"
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,39 @@ def test_each_reason_of_a_node_has_a_remedy(known: node_reasons.NodeReason) -> N
     assert words in finding.detail and finding.remedy and "{" not in finding.remedy
 
 
+@pytest.mark.parametrize(
+    ("state", "reason", "starts"),
+    [
+        ("MIXED", "", True),
+        ("MIXED", "hyperpod-kit:mount:fsx:hung", True),  # 24.11 leaves the reason standing
+        ("MIXED+DRAIN", "HyperPod:AutoPatch", True),
+        ("MIXED+DRAIN", "HyperPod:AutoPatch [root@2026-11-30T01:00:00]", True),
+        ("ALLOCATED+DRAIN", "kernel update on Tuesday [carol@2026-11-30T01:00:00]", True),
+        ("ALLOCATED+DRAIN", "a fan is loud", True),
+        ("ALLOCATED+DRAIN", "", True),
+        ("MIXED+DRAIN", "hyperpod-kit:leaving:update-software [root@2026-11-30T01:00:00]", True),
+        ("MIXED+CLOUD+DRAIN+MAINTENANCE", "maintenance", True),
+        ("MIXED+DRAIN", "hyperpod-kit:device:gpu", False),
+        ("MIXED+DRAIN", "Duplicate jobid [slurm@2026-11-30T01:00:00]", False),
+        ("MIXED+DRAIN", "NHC: check_hw_physmem: too small", False),
+        ("MIXED+DRAIN", "GPU 3 has Xid 79 [carol@2026-11-30T01:00:00]", False),
+        ("MIXED+DRAIN", "Broken fan", False),
+        ("MIXED*+DRAIN", "HyperPod:AutoPatch", False),
+        ("MIXED+DRAIN+NOT_RESPONDING", "HyperPod:AutoPatch", False),
+        ("DOWN+DRAIN", "HyperPod:AutoPatch", False),
+        ("MIXED+FAIL", "HyperPod:AutoPatch", False),
+        ("MIXED+DRAIN+REBOOT_REQUESTED", "HyperPod:AutoPatch", False),
+    ],
+)
+def test_whether_a_job_starts_a_step_on_a_node_that_it_holds(state: str, reason: str, starts: bool) -> None:
+    assert node_reasons.can_start_steps(state, reason) == starts
+
+
+@pytest.mark.parametrize("words", REASONS)
+def test_no_step_is_started_on_a_node_that_is_drained_for_a_known_reason(words: str) -> None:
+    assert not node_reasons.can_start_steps("MIXED+DRAIN", words)
+
+
 def test_a_node_that_takes_jobs_has_no_finding_whatever_its_reason_says() -> None:
     assert finding_for_node_state_or_none("n1", "IDLE", "Duplicate jobid") is None  # 24.11 leaves the reason standing
     assert finding_for_node_state_or_none("n1", "ALLOCATED", "") is None

@@ -72,7 +72,7 @@ def test_nodes_with_a_reason_of_ours_and_one_that_looks_like_another_node(versio
         "n3": "IDLE+DRAIN",
     }
     assert found["n2"].is_down and found["n2"].reason.startswith(f"{control.MOUNT_REASON}fsx: a b [root@")
-    assert not found["n3"].can_start_steps and all(node.port > 40000 and node.booted for node in found.values())
+    assert found["n3"].is_draining and all(node.port > 40000 and node.booted for node in found.values())
     said = parse_scontrol_node_line(slurm(version).answers["scontrol -o show node"].splitlines()[1])  # type: ignore[union-attr]
     assert (said.state, said.reason, said.registered_at > 0) == ("DOWN", "hyperpod-kit:mount:fsx: a b", True)
 

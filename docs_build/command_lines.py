@@ -13,7 +13,7 @@ from typing import Optional, Sequence, Union
 import click
 
 from docs_build.commands import PROGRAM, Command, all_commands
-from hyperpod_kit.cli.main import cli
+from hyperpod_kit.cli.table import cli
 from hyperpod_kit.cli.terminal.program_commands import ProgramCommand, ProgramGroup
 from hyperpod_kit.command_line.program import parse_command, parse_group
 from hyperpod_kit.command_line.specs import CommandSpec, GroupSpec

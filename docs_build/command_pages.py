@@ -6,7 +6,7 @@ import re
 from typing import Iterator
 
 from docs_build.commands import NODE_SECTION, Command, all_commands
-from hyperpod_kit.cli.main import SECTIONS
+from hyperpod_kit.cli.table import SECTIONS
 
 ON_A_NODE = """`node`, `job` and `checkpoint` are on every node, in `/usr/local/bin/hyperpod-kit`, from the installed
 bundle; `node` is there only.

@@ -12,7 +12,7 @@ from typing import Iterator
 
 import click
 
-from hyperpod_kit.cli.main import SECTIONS, cli
+from hyperpod_kit.cli.table import SECTIONS, cli
 from hyperpod_kit.cli.terminal.program_commands import ProgramCommand, as_click_command
 from hyperpod_kit.node.commands.command_table import NODE
 

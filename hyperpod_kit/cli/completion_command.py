@@ -27,7 +27,7 @@ def completion(shell: Optional[str]) -> None:
     """
     from click.shell_completion import get_completion_class
 
-    from hyperpod_kit.cli.main import PROGRAM, cli
+    from hyperpod_kit.cli.table import PROGRAM, cli
     from hyperpod_kit.errors import UsageError
 
     chosen = shell or os.path.basename(os.environ.get("SHELL", ""))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING
 
 import click
 
-from hyperpod_kit.cli.terminal.options import json_option
 from hyperpod_kit.cli.terminal.output import print_json, print_text
 from hyperpod_kit.errors import Absent
 from hyperpod_kit.exit_codes import ExitCode
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("code")
-@json_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")  # terminal/options.py brings pathlib
 def explain(code: str, as_json: bool) -> None:
     """Explain an error code, such as HPK-U020, J009 or S015, or the exit code of a command.
 
@@ -51,6 +49,8 @@ def _explain_finding(code: str, as_json: bool) -> None:
 
     texts = finding_texts.texts_of(code)
     if not texts:
+        import difflib  # for a wrong code alone
+
         similar = difflib.get_close_matches(code, sorted(finding_texts.every_code()), n=3)
         raise Absent(
             f"{code} is not a code of this version of hyperpod-kit",

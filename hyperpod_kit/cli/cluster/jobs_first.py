@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence
 
 import click
@@ -12,7 +11,6 @@ import click
 from hyperpod_kit.cli.cluster.ssh_options import ssh_options
 from hyperpod_kit.cli.terminal.output import print_to_stderr
 from hyperpod_kit.errors import HyperpodKitError, Unreachable, UsageError
-from hyperpod_kit.untrusted.dataclass_json import dataclass_to_json
 
 if TYPE_CHECKING:
     from hyperpod_kit.remote.draining.vacate import NodeJob, Vacated
@@ -138,6 +136,8 @@ class JobsFirst:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form; `jobs` is null where they could not be listed."""
+        from hyperpod_kit.untrusted.dataclass_json import dataclass_to_json  # --help waits for no dataclass
+
         if self.listing_error:
             jobs = None
         else:
@@ -182,6 +182,8 @@ class JobsFirst:
 
     def vacated_without_nodes(self, vacated: Optional[Vacated], node_names: Sequence[str]) -> Optional[Vacated]:
         """Return `vacated` without these nodes, which AWS refused to act on."""
+        from dataclasses import replace  # --help waits for no dataclass
+
         if vacated is None:
             return None
         return replace(vacated, drained=tuple(name for name in vacated.drained if name not in node_names))

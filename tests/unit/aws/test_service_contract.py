@@ -16,7 +16,7 @@ from botocore.model import ServiceModel
 
 from hyperpod_kit.aws.service_contract import OPERATIONS, names_not_in_model, unjudged_names
 from hyperpod_kit.aws.verdicts import FieldVerdict, Judgement, Operation
-from hyperpod_kit.cli.main import cli
+from hyperpod_kit.cli.table import cli
 from hyperpod_kit.cli.views import finding_texts
 from hyperpod_kit.config.fields.fields import FIELDS
 from hyperpod_kit.config.schema import build_schema

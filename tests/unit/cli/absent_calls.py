@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from docs_build.commands import all_commands
-from hyperpod_kit.cli.main import SECTIONS, run_command_line
+from hyperpod_kit.cli.main import run_command_line
+from hyperpod_kit.cli.table import SECTIONS
 from hyperpod_kit.data import cli as data_cli
 from hyperpod_kit.environment import HPK_ROOT, HPK_SHM_DIR
 from hyperpod_kit.job import cli as job_cli

@@ -7,7 +7,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from hyperpod_kit.cli.main import cli
+from hyperpod_kit.cli.table import cli
 from hyperpod_kit.cli.views import finding_texts
 from hyperpod_kit.errors import Absent
 

@@ -8,7 +8,7 @@ from typing import Iterator
 import click
 import pytest
 
-from hyperpod_kit.cli.main import PROGRAM, cli
+from hyperpod_kit.cli.table import PROGRAM, cli
 from hyperpod_kit.cli.terminal.program_commands import as_click_command
 from hyperpod_kit.command_line.documents import FORMAT_NUMBERS, document, format_name
 from hyperpod_kit.node.commands.command_table import NODE

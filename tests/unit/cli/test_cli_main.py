@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Callable
 
 import pytest
 
-from hyperpod_kit.cli.main import SECTIONS, cli, run_command_line
+from hyperpod_kit.cli.main import run_command_line
+from hyperpod_kit.cli.table import SECTIONS, cli
 from hyperpod_kit.errors import GaveUp, HyperpodKitError
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def test_start_up_imports_nothing_heavy(tmp_path: Path) -> None:
     }
     assert not imported & heavy, imported & heavy
     ours = {name for name in imported if name.startswith("hyperpod_kit.")}
-    frame = {"cli", "cli.main", "cli.terminal", "cli.terminal.command_ending", "cli.terminal.lazy"}
+    frame = {"cli", "cli.main", "cli.table", "cli.terminal", "cli.terminal.command_ending", "cli.terminal.lazy"}
     frame |= {"ending", "errors", "exit_codes", "extras", "version"}
     assert ours == {f"hyperpod_kit.{name}" for name in frame}
 

@@ -9,7 +9,8 @@ import click
 import pytest
 
 from hyperpod_kit.checkpoint.cli import WITH_TORCH
-from hyperpod_kit.cli.main import PROGRAM, SECTIONS, cli, run_command_line
+from hyperpod_kit.cli.main import run_command_line
+from hyperpod_kit.cli.table import PROGRAM, SECTIONS, cli
 from hyperpod_kit.cli.terminal.program_commands import (
     ProgramCommand,
     ProgramGroup,

@@ -16,7 +16,7 @@ import click
 import pytest
 
 import hyperpod_kit
-from hyperpod_kit.cli.main import SECTIONS, cli
+from hyperpod_kit.cli.table import SECTIONS, cli
 from hyperpod_kit.errors import Unreachable
 from hyperpod_kit.remote.target import NodeTarget
 from tests.support.aws import ARN

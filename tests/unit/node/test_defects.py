@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from hyperpod_kit.aws.request_shape import find_request_problems
-from hyperpod_kit.cli.main import cli
+from hyperpod_kit.cli.table import cli
 from hyperpod_kit.config.load import load
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount

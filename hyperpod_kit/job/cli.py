@@ -6,7 +6,6 @@ Exit codes: 0 done · 1 failed · 2 usage · 3 what is named is not there · 75 
 from __future__ import annotations
 
 import argparse
-import getpass
 import os
 import sys
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
@@ -17,8 +16,7 @@ from hyperpod_kit.command_line.program import parse_group
 from hyperpod_kit.environment import HPK_CHECKPOINT_ROOT, HPK_FRESH
 from hyperpod_kit.errors import JobError, UsageError
 from hyperpod_kit.job.program.command_table import JOB
-from hyperpod_kit.run import LocalRunner
-from hyperpod_kit.untrusted import by_descriptor, terminal
+from hyperpod_kit.untrusted import terminal
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -87,6 +85,8 @@ def _join_srun_args(kit_arguments: List[str]) -> List[str]:
 
 
 def _user() -> str:
+    import getpass  # for `rewind` alone
+
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -97,6 +97,7 @@ def rewind_command(args: argparse.Namespace) -> int:
     """Have the next start of a root go on from an older checkpoint. Raises HyperpodKitError."""
     from hyperpod_kit.job.records import state_place
     from hyperpod_kit.job.run.rewinding import rewind
+    from hyperpod_kit.run import LocalRunner
 
     root = state_place.absolute(args.root)
     made = rewind(root, args.attempt, LocalRunner(), _user())
@@ -174,7 +175,9 @@ def print_task_prolog_of_shared_decision(args: argparse.Namespace) -> int:
 def submit_command(args: argparse.Namespace) -> int:
     """Call sbatch with `args.words`, and `args.command` after `--`. Raises HyperpodKitError."""
     from hyperpod_kit.job import submit
+    from hyperpod_kit.run import LocalRunner
     from hyperpod_kit.slurm import control
+    from hyperpod_kit.untrusted import by_descriptor
 
     argv = list(args.words)
     if args.command:

@@ -20,6 +20,7 @@ import random
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from hyperpod_kit.job.decide.outcome_kind import OutcomeKind
+from hyperpod_kit.job.decide.retry_policy import RetryPolicy
 from hyperpod_kit.system.wait import BackOff
 
 Row = Mapping[str, Any]
@@ -31,19 +32,6 @@ QUICK = 600.0
 
 _RENEWING_EVENTS = ("gave_up", "rewound")
 """After these the counts of failures start anew."""
-
-
-class RetryPolicy(NamedTuple):
-    """Budgets, and the seconds between retries: none before the first, then `backoff`, which doubles with every further
-    crash up to `backoff_cap`."""
-
-    max_restarts: int = 3
-    max_requeues: int = 20
-    max_handed_back: int = 2
-    max_quick: int = 20
-    max_launches: int = 2
-    backoff: float = 0.5
-    backoff_cap: float = 60.0
 
 
 class SpentBudget(NamedTuple):

@@ -11,9 +11,10 @@ from typing import Callable, NamedTuple, Optional, Tuple
 
 from hyperpod_kit.errors import GaveUp
 from hyperpod_kit.exit_codes import ExitCode
-from hyperpod_kit.job.decide.budget import PoisonCheckpoint, RetryPolicy, SpentBudget, exhausted, retry_delay
+from hyperpod_kit.job.decide.budget import PoisonCheckpoint, SpentBudget, exhausted, retry_delay
 from hyperpod_kit.job.decide.outcome import Outcome
 from hyperpod_kit.job.decide.outcome_kind import OutcomeKind
+from hyperpod_kit.job.decide.retry_policy import RetryPolicy
 
 STORAGE_PAUSE_MIN, STORAGE_PAUSE_MAX = 1.0, 20.0
 """Seconds between two attempts while the checkpoint root does not answer."""

@@ -11,10 +11,11 @@ from functools import partial
 from typing import Dict, Optional, Sequence
 
 from hyperpod_kit.errors import DigestUnavailable, GaveUp, NotEnoughSharedMemory, NoValidCheckpoint, StorageUnreadable
-from hyperpod_kit.job.decide.budget import PoisonCheckpoint, RetryPolicy, count_spent_budget, exhausted
+from hyperpod_kit.job.decide.budget import PoisonCheckpoint, count_spent_budget, exhausted
 from hyperpod_kit.job.decide.decision import UnreadableCheckpoint
 from hyperpod_kit.job.decide.outcome import Outcome
 from hyperpod_kit.job.decide.outcome_kind import OutcomeKind
+from hyperpod_kit.job.decide.retry_policy import RetryPolicy
 from hyperpod_kit.job.records.ledger import Row
 from hyperpod_kit.job.resume import checkpoint_choice, launches
 from hyperpod_kit.job.resume.patience import Patience

@@ -13,9 +13,9 @@ from hyperpod_kit.errors import CheckpointError, GaveUp, HyperpodKitError, JobEr
 from hyperpod_kit.job.base import allocation, exits
 from hyperpod_kit.job.base.report import JobReport
 from hyperpod_kit.job.base.signals import Signals
-from hyperpod_kit.job.decide.budget import RetryPolicy
 from hyperpod_kit.job.decide.outcome import earliest, furthest
 from hyperpod_kit.job.decide.outcome_kind import OutcomeKind
+from hyperpod_kit.job.decide.retry_policy import RetryPolicy
 from hyperpod_kit.job.records import ledger_row
 from hyperpod_kit.job.records.ledger import Ledger, Row, read
 from hyperpod_kit.job.resume.patience import unanswered

@@ -6,6 +6,7 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import pwd
 import shlex
@@ -15,8 +16,7 @@ from typing import TYPE_CHECKING, Optional, Sequence
 from hyperpod_kit.command_line.specs import CommandSpec, OptionSpec
 from hyperpod_kit.environment import HPK_ATTEMPT, HPK_RESUME_FROM
 from hyperpod_kit.errors import JobError, UsageError
-from hyperpod_kit.job.decide.budget import RetryPolicy
-from hyperpod_kit.run import LocalRunner
+from hyperpod_kit.job.decide.retry_policy import RetryPolicy
 
 if TYPE_CHECKING:
     from hyperpod_kit.job.step.hang import StallRule
@@ -142,11 +142,6 @@ RUN = CommandSpec(
 
 def main(args: argparse.Namespace) -> int:
     """Run the job of `args.command` and return the exit code of the batch script. Raises HyperpodKitError."""
-    from hyperpod_kit.job.base.report import JobReport
-    from hyperpod_kit.job.run.series import JobSeries
-    from hyperpod_kit.job.run.supervisor import JobSupervisor
-    from hyperpod_kit.job.step.scheduler import SlurmScheduler
-
     if not args.command:
         raise UsageError("no command given", hint="hyperpod-kit job run --checkpoint-root DIR -- python train.py")
     resume_from = os.environ.get(HPK_RESUME_FROM)
@@ -163,6 +158,13 @@ def main(args: argparse.Namespace) -> int:
             "SLURM_JOB_ID is set, and there is no squeue in PATH: Slurm cannot be asked about this job",
             hint="without Slurm: hyperpod-kit job run --local",
         )
+    _import_supervisor_without_collections()
+    from hyperpod_kit.job.base.report import JobReport
+    from hyperpod_kit.job.run.series import JobSeries
+    from hyperpod_kit.job.run.supervisor import JobSupervisor
+    from hyperpod_kit.job.step.scheduler import SlurmScheduler
+    from hyperpod_kit.run import LocalRunner
+
     options = run_options_of(args, args.command)
     with JobSeries(options.state, os.environ) as series:
         report = JobReport(event_listener=series, is_json=args.json_lines)
@@ -171,20 +173,31 @@ def main(args: argparse.Namespace) -> int:
 
 def _run_on_this_machine(args: argparse.Namespace) -> int:
     """Run the job without Slurm and return its exit code. Raises HyperpodKitError."""
-    from hyperpod_kit.job.base.report import JobReport
-    from hyperpod_kit.job.run.supervisor import JobSupervisor
-    from hyperpod_kit.job.step.local_machine import LocalMachine, environment_outside_of_slurm
-
     for flag, value in (("--nodes", args.nodes), ("--srun-args", args.srun_args)):
         if value:
             raise UsageError(f"{flag} with --local: there is one machine, and no srun", hint=f"leave {flag} away")
     if args.requeue_after_cancel:
         flag = "--requeue-after-cancel"
         raise UsageError(f"{flag} with --local: there is no Slurm that cancels the job", hint=f"leave {flag} away")
+    _import_supervisor_without_collections()
+    from hyperpod_kit.job.base.report import JobReport
+    from hyperpod_kit.job.run.supervisor import JobSupervisor
+    from hyperpod_kit.job.step.local_machine import LocalMachine, environment_outside_of_slurm
+    from hyperpod_kit.run import LocalRunner
+
     report = JobReport(_STDERR, is_json=args.json_lines)
     env = environment_outside_of_slurm(os.environ)
     options = run_options_of(args, args.command)
     return JobSupervisor(options, env, scheduler=LocalMachine(LocalRunner()), report=report).run()
+
+
+def _import_supervisor_without_collections() -> None:
+    """Import what supervises a job. What an import makes stays: the garbage collector would free nothing of it."""
+    gc.disable()
+    import hyperpod_kit.job.run.supervisor  # noqa: F401
+
+    gc.freeze()
+    gc.enable()
 
 
 def run_options_of(args: argparse.Namespace, command: Sequence[str]) -> RunOptions:

@@ -8,7 +8,7 @@ from typing import Optional, Tuple
 
 from hyperpod_kit.checkpoint.repository.store.open import is_path
 from hyperpod_kit.errors import CheckpointError, JobError
-from hyperpod_kit.job.decide.budget import RetryPolicy
+from hyperpod_kit.job.decide.retry_policy import RetryPolicy
 from hyperpod_kit.job.records import state_place
 from hyperpod_kit.job.step.hang import StallRule
 from hyperpod_kit.untrusted import by_descriptor

@@ -9,7 +9,7 @@ from typing import Mapping, NamedTuple, Optional, Sequence
 
 from hyperpod_kit.job.base.report import JobReport
 from hyperpod_kit.job.base.signals import Signals
-from hyperpod_kit.job.decide.budget import RetryPolicy
+from hyperpod_kit.job.decide.retry_policy import RetryPolicy
 from hyperpod_kit.job.records.ledger import Ledger
 from hyperpod_kit.job.step.container import Container
 from hyperpod_kit.job.step.options import RunOptions

@@ -13,7 +13,7 @@ from typing import Any, Dict, List
 import pytest
 
 from hyperpod_kit.job.base.report import PREFIX, JobReport
-from hyperpod_kit.job.decide.budget import RetryPolicy
+from hyperpod_kit.job.decide.retry_policy import RetryPolicy
 from hyperpod_kit.job.run.supervisor import JobSupervisor
 from hyperpod_kit.job.step.options import RunOptions
 from hyperpod_kit.job.step.scheduler import SlurmScheduler

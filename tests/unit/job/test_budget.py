@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperpod_kit.job.decide.budget import (
-    RetryPolicy,
     SpentBudget,
     apply_restore_reports,
     count_spent_budget,
@@ -17,6 +16,7 @@ from hyperpod_kit.job.decide.budget import (
     find_poison_checkpoint,
     retry_delay,
 )
+from hyperpod_kit.job.decide.retry_policy import RetryPolicy
 
 A, B = (1, 1), (2, 2)
 

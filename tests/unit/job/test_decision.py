@@ -9,7 +9,7 @@ import pytest
 from hyperpod_kit.errors import GaveUp
 from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.job.base.exits import Exit
-from hyperpod_kit.job.decide.budget import PoisonCheckpoint, RetryPolicy, SpentBudget
+from hyperpod_kit.job.decide.budget import PoisonCheckpoint, SpentBudget
 from hyperpod_kit.job.decide.decision import (
     RULES,
     AttemptFacts,
@@ -23,6 +23,7 @@ from hyperpod_kit.job.decide.decision import (
 )
 from hyperpod_kit.job.decide.outcome import Outcome
 from hyperpod_kit.job.decide.outcome_kind import OutcomeKind
+from hyperpod_kit.job.decide.retry_policy import RetryPolicy
 from hyperpod_kit.job.decide.run_end import RunEnd
 
 POLICY = RetryPolicy(backoff=2.0, backoff_cap=60.0)

@@ -16,41 +16,40 @@ import weakref
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import Close
+from hyperpod_kit.checkpoint.agent.shm.node_tiers import STORAGE
 from hyperpod_kit.checkpoint.agent.wire.channel import JsonMessage
 from hyperpod_kit.checkpoint.agent_client import open_managers, startup
 from hyperpod_kit.checkpoint.capture import root_capacity
 from hyperpod_kit.checkpoint.capture.replica_check import ReplicaCheck
 from hyperpod_kit.checkpoint.capture.save_ids import SaveIds
-from hyperpod_kit.checkpoint.capture.slots import SlotPool
-from hyperpod_kit.checkpoint.capture.staging import OnBusy, Staging
 from hyperpod_kit.checkpoint.codec import ambient
 from hyperpod_kit.checkpoint.ranks.collectives import Ranks
 from hyperpod_kit.checkpoint.repository import policy
-from hyperpod_kit.checkpoint.restore.recovered_snapshots import RecoveredSnapshots
-from hyperpod_kit.checkpoint.restore.results import CheckpointInfo, Fresh, Restored
-from hyperpod_kit.checkpoint.run import start_report, started_loaders
+from hyperpod_kit.checkpoint.run import started_loaders
 from hyperpod_kit.checkpoint.run.agent_event_handler import AgentEventHandler
 from hyperpod_kit.checkpoint.run.caller_guard import CallerGuard
-from hyperpod_kit.checkpoint.run.user_policy import UserPolicy
 from hyperpod_kit.checkpoint.saves import arguments, save_schedule
 from hyperpod_kit.checkpoint.saves.handle import Handle, SaveState
 from hyperpod_kit.checkpoint.saves.preemption_signal import REQUEUE_EXIT_CODE, PreemptionSignal
 from hyperpod_kit.checkpoint.saves.saves import Saves, log
-from hyperpod_kit.checkpoint.state.state import State
-from hyperpod_kit.checkpoint.tiers.base import STORAGE
-from hyperpod_kit.checkpoint.transfer import load, memory_copy
-from hyperpod_kit.checkpoint.transfer.restore_progress import ProgressCallback, callback_with_activity
 from hyperpod_kit.errors import CheckpointError, StateNotSerializable
 from hyperpod_kit.renamed import renamed_arguments, renamed_fields
 from hyperpod_kit.slurm.phase import Phase
 from hyperpod_kit.slurm.progress import ProgressWriter
 from hyperpod_kit.system import data_wait
+
+if TYPE_CHECKING:
+    from hyperpod_kit.checkpoint.capture.staging import OnBusy
+    from hyperpod_kit.checkpoint.restore.results import CheckpointInfo, Fresh, Restored
+    from hyperpod_kit.checkpoint.run.user_policy import UserPolicy
+    from hyperpod_kit.checkpoint.state.state import State
+    from hyperpod_kit.checkpoint.transfer.restore_progress import ProgressCallback
 
 _REST_SECONDS = 30.0
 _POLL_SECONDS = 1.0
@@ -168,8 +167,6 @@ class Manager:
         self._start = startup.agree_on_start_identity(self._ranks, root, run, algorithm)
         root_capacity.require_room_for_two_checkpoints(self._ranks, self._start.root, keep)
         replica_check = ReplicaCheck(compare, self._start.algorithm)
-        threads = memory_copy.copy_threads(self._start.rank_count_on_this_host)
-        load.warm_up_digest_and_copy_code(self._start.algorithm)
         directory = None
         if local is not None:
             directory = os.path.abspath(local)
@@ -177,11 +174,25 @@ class Manager:
         if keep is not None and policy.is_serializable(keep):
             by_agent = keep.to_json()
         options: JsonMessage = {"local": directory, "rate_limit": rate_limit, "keep": by_agent, "partners": partners}
-        user_policy = UserPolicy(self._start, None if by_agent or self._ranks.rank else keep)
+        user_policy = None
+        if keep is not None and by_agent is None and self._ranks.rank == 0:
+            user_policy = _make_user_policy(self._start, keep)
         self._event_handler = AgentEventHandler(
             self._start.incarnation, self._saves, replica_check, self._progress, user_policy
         )
-        self._agent = startup.start_agent(self._ranks, self._start, options, self._event_handler.handle_event)
+        self._agent = startup.start_agent(
+            self._ranks,
+            self._start,
+            options,
+            self._event_handler.handle_event,
+            meanwhile=lambda: _import_and_warm_up_capture_and_restore(self._start.algorithm),
+        )
+        from hyperpod_kit.checkpoint.capture.slots import SlotPool
+        from hyperpod_kit.checkpoint.capture.staging import Staging
+        from hyperpod_kit.checkpoint.restore.recovered_snapshots import RecoveredSnapshots
+        from hyperpod_kit.checkpoint.transfer import memory_copy
+
+        threads = memory_copy.copy_threads(self._start.rank_count_on_this_host)
         pool = SlotPool(self._start.run.run_id, self._ranks.rank, slots, folder=self._agent.shm_folder)
         link = None
         if partners:
@@ -304,6 +315,11 @@ class Manager:
             return self._restore(state, checkpoint_id, progress)
 
     def _restore(self, state: State, checkpoint_id: str | None, progress: ProgressCallback | None) -> Restored | Fresh:
+        # Since the Manager was made they are there, see `_import_and_warm_up_capture_and_restore`.
+        from hyperpod_kit.checkpoint.restore.results import Restored
+        from hyperpod_kit.checkpoint.run import start_report
+        from hyperpod_kit.checkpoint.transfer.restore_progress import callback_with_activity
+
         if not self._recovered.is_fate_of_snapshots_decided:
             self._raise_any_problem(started_loaders.error_for_loader_iterated_before_restore(state.objects))
         self._staging.fence.wait_until_captured()
@@ -659,7 +675,8 @@ class Manager:
             self._saves.warn_later(
                 f"saves were not durable after {waited:.0f} s{cause}; the agent (pid {self._agent.pid}) goes on"
             )
-        self._event_handler.user_policy.close()
+        if self._event_handler.user_policy is not None:
+            self._event_handler.user_policy.close()
         self._closed = done and self._agent.ended_cleanly and self._saves.is_newest_durable
         open_managers.unregister_manager(self)
         newest = self._saves.newest
@@ -717,3 +734,21 @@ class Manager:
     def leave_to_parent(self) -> None:
         """Close what a forked child has inherited, so that the agent does not take it for the trainer."""
         self._agent.close_in_forked_child()
+
+
+def _import_and_warm_up_capture_and_restore(algorithm: str) -> None:
+    """Import what a Manager makes once its agent is there, all that saves and restores need: none of them may wait for
+    it, nor find the package gone. Until then it would only make `import Manager` longer.
+    """
+    from hyperpod_kit.checkpoint.capture import slots, staging  # noqa: F401
+    from hyperpod_kit.checkpoint.restore import recovered_snapshots  # noqa: F401
+    from hyperpod_kit.checkpoint.run import start_report  # noqa: F401
+    from hyperpod_kit.checkpoint.transfer import load
+
+    load.warm_up_digest_and_copy_code(algorithm)
+
+
+def _make_user_policy(start: startup.StartIdentity, policy: policy.Policy) -> UserPolicy:
+    from hyperpod_kit.checkpoint.run.user_policy import UserPolicy  # few runs bring a policy of their own
+
+    return UserPolicy(start, policy)

@@ -36,7 +36,10 @@ import two_cadences_trainer
 
 CONTEXT = multiprocessing.get_context("forkserver")
 # A rank is started so often that the import of torch would be all of the time.
-CONTEXT.set_forkserver_preload(["torch", "torch.distributed", "hyperpod_kit.checkpoint.manager"])
+_MANAGER = ("manager", "capture.staging", "restore.recovered_snapshots")
+CONTEXT.set_forkserver_preload(
+    ["torch", "torch.distributed", *(f"hyperpod_kit.checkpoint.{name}" for name in _MANAGER)]
+)
 BLKIO = Path("/sys/fs/cgroup/blkio")
 AGENT = b"hyperpod_kit.checkpoint.agent.agent_main"
 PATIENCE = 300.0

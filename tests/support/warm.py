@@ -32,7 +32,15 @@ from typing import Any, Mapping, Optional, Sequence, TextIO
 from tests.support.wait import Deadline
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-TORCH = ("torch", "torch._dynamo", "torch.distributed", "torch.utils.data", "hyperpod_kit.checkpoint.manager")
+TORCH = (
+    "torch",
+    "torch._dynamo",
+    "torch.distributed",
+    "torch.utils.data",
+    "hyperpod_kit.checkpoint.manager",
+    "hyperpod_kit.checkpoint.capture.staging",
+    "hyperpod_kit.checkpoint.restore.recovered_snapshots",
+)
 TRANSFORMERS = (*TORCH, "transformers.trainer")
 _DESCRIPTORS = 4
 

@@ -15,8 +15,7 @@ import torch
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import AgentEvent, Connect, TrainerMessage
 from hyperpod_kit.checkpoint.agent.shm import shm_paths, shm_slots
 from hyperpod_kit.checkpoint.agent.shm.control_page import CaptureOrigin, Key
-from hyperpod_kit.checkpoint.agent.wire import handshake
-from hyperpod_kit.checkpoint.agent.wire.channel import JsonMessage
+from hyperpod_kit.checkpoint.agent.wire.channel import PROTOCOL, JsonMessage
 from hyperpod_kit.checkpoint.agent_client import open_managers
 from hyperpod_kit.checkpoint.agent_client.agent_supervisor import AgentSupervisor
 from hyperpod_kit.checkpoint.ranks import wire_values
@@ -97,7 +96,7 @@ def agree_on_start_identity(
             socket.gethostname(),
             [name for name, ok in digest.available_algorithms().items() if ok],
             problem,
-            handshake.PROTOCOL,
+            PROTOCOL,
             message_auth.proof(key, "which attempt") if key else "",
         )
     )
@@ -142,9 +141,13 @@ def start_agent(
     identity: StartIdentity,
     options: JsonMessage,
     on_event: Callable[[AgentEvent], TrainerMessage | None],
+    meanwhile: Callable[[], None],
 ) -> AgentSupervisor:
     """Start this rank's agent, connect it to rank 0's and return its supervisor. A collective. Raises
-    RunIsOwned, CheckpointError, OSError; alike on all ranks."""
+    RunIsOwned, CheckpointError, OSError; alike on all ranks.
+
+    `meanwhile` is called once, while the agent starts.
+    """
     local_addresses = []
     if ranks.rank == 0 or options.get("partners"):
         local_addresses = listening_addresses(identity.hosts)
@@ -168,9 +171,16 @@ def start_agent(
     try:
         setup["folder"] = _ensure_shm_directory()
         agent = AgentSupervisor(setup, on_event)
+        meanwhile()
         port = agent.wait_for_ready_port()
+    except ImportError as err:
+        error = CheckpointError(f"a module of hyperpod-kit is not there any more: {err}")
     except (CheckpointError, OSError) as err:
         error = err
+    except BaseException:
+        if agent is not None:
+            agent.detach()
+        raise
     errors = [rank_error for rank_error in ranks.gather(error) if rank_error is not None]
     if errors or agent is None:
         if agent is not None:

@@ -11,6 +11,7 @@ import ctypes
 import operator
 import threading
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -25,11 +26,12 @@ from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import (
 )
 from hyperpod_kit.checkpoint.agent.reports import replicas
 from hyperpod_kit.checkpoint.repository.format import digest
-from hyperpod_kit.checkpoint.state.tensors import TensorPiece
-from hyperpod_kit.checkpoint.transfer import device
-from hyperpod_kit.checkpoint.transfer.device import DigestRequest
-from hyperpod_kit.checkpoint.transfer.load import is_contiguous_on_host
-from hyperpod_kit.checkpoint.transfer.memory_copy import Batch
+from hyperpod_kit.checkpoint.transfer import tensor_memory
+
+if TYPE_CHECKING:
+    from hyperpod_kit.checkpoint.state.tensors import TensorPiece
+    from hyperpod_kit.checkpoint.transfer.device import DigestRequest
+    from hyperpod_kit.checkpoint.transfer.memory_copy import Batch
 
 _CUT = 8 * 1024 * 1024
 _GROUP = 4 * 1024 * 1024
@@ -66,10 +68,10 @@ class Comparison:
         group: Batch = []
         filled = 0
         for piece, parts in zip(self._pieces, self._parts, strict=True):
-            if piece.early is not early or device.is_on_cuda(piece.tensor):
+            if piece.early is not early or tensor_memory.is_on_cuda(piece.tensor):
                 continue
             size = piece.tensor.nbytes
-            if not is_contiguous_on_host(piece.tensor) or size <= _GROUP:
+            if not tensor_memory.is_contiguous_on_host(piece.tensor) or size <= _GROUP:
                 parts.append(b"")
                 group.append((self._digest_full_tensor, (piece.tensor, parts)))
                 filled += size
@@ -89,7 +91,7 @@ class Comparison:
 
     def _digest_full_tensor(self, tensor: torch.Tensor, parts: list[bytes]) -> None:
         plain = tensor
-        if not is_contiguous_on_host(tensor):
+        if not tensor_memory.is_contiguous_on_host(tensor):
             plain = tensor.cpu().resolve_conj().resolve_neg().contiguous()
         size = plain.nbytes
         # Cut alike, whether this rank has the elements in order or not.
@@ -108,7 +110,7 @@ class Comparison:
         far = [
             (piece, parts)
             for piece, parts in zip(self._pieces, self._parts, strict=True)
-            if device.is_on_cuda(piece.tensor)
+            if tensor_memory.is_on_cuda(piece.tensor)
         ]
         for _, parts in far:
             parts.clear()

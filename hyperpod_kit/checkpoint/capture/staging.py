@@ -25,7 +25,7 @@ from hyperpod_kit.checkpoint.saves.handle import Handle, SaveState
 from hyperpod_kit.checkpoint.saves.saves import Saves
 from hyperpod_kit.checkpoint.state.state import State
 from hyperpod_kit.checkpoint.state.tensors import StateTensors
-from hyperpod_kit.checkpoint.transfer import device, memory_copy
+from hyperpod_kit.checkpoint.transfer import device, memory_copy, tensor_memory
 from hyperpod_kit.checkpoint.transfer.copied_sources import CopiedSources, CopyGuard
 from hyperpod_kit.checkpoint.transfer.device import DeviceCopy
 from hyperpod_kit.checkpoint.transfer.memory_copy import Batch, Copier, CopyRun
@@ -69,7 +69,7 @@ class Staging:
         """Start to make and fault in the slots while training continues; the first save finds them."""
         self._pool.make_slots_in_thread(
             lambda: self._needed_layout_and_extra_bytes(tensors),
-            pin=any(device.is_on_cuda(piece.tensor) for piece in tensors.pieces),
+            pin=any(tensor_memory.is_on_cuda(piece.tensor) for piece in tensors.pieces),
         )
 
     def _needed_layout_and_extra_bytes(self, tensors: StateTensors) -> tuple[ShardLayout, int]:

@@ -16,7 +16,7 @@ from hyperpod_kit.checkpoint.repository.format import digest
 from hyperpod_kit.checkpoint.repository.format.shard import ShardLayout
 from hyperpod_kit.checkpoint.repository.store.failpoint import failpoint
 from hyperpod_kit.checkpoint.state.tensors import TensorPiece
-from hyperpod_kit.checkpoint.transfer import device, memory_copy
+from hyperpod_kit.checkpoint.transfer import device, memory_copy, tensor_memory
 from hyperpod_kit.checkpoint.transfer.copied_sources import CopiedSources
 
 
@@ -91,14 +91,14 @@ class StagingSlot:
             self._late, self._batches = late, None
             self._grouped = PieceGroups(
                 [],
-                [piece for piece in late if not device.is_on_cuda(piece.tensor)],
-                [piece for piece in late if device.is_on_cuda(piece.tensor)],
+                [piece for piece in late if not tensor_memory.is_on_cuda(piece.tensor)],
+                [piece for piece in late if tensor_memory.is_on_cuda(piece.tensor)],
                 CopiedSources(late),
             )
         return PieceGroups(
-            [piece for piece in early if not device.is_on_cuda(piece.tensor)],
+            [piece for piece in early if not tensor_memory.is_on_cuda(piece.tensor)],
             self._grouped.late,
-            [piece for piece in early if device.is_on_cuda(piece.tensor)] + self._grouped.device,
+            [piece for piece in early if tensor_memory.is_on_cuda(piece.tensor)] + self._grouped.device,
             self._grouped.late_sources,
         )
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from hyperpod_kit.checkpoint.agent.reports import extra_state, replicas
 from hyperpod_kit.checkpoint.agent.reports.name_coverage import combine_plans as one_plan
+from hyperpod_kit.checkpoint.agent.shm.node_tiers import STORAGE
 from hyperpod_kit.checkpoint.ranks.collectives import Ranks
 from hyperpod_kit.checkpoint.ranks.reason import Reason, Verdict
 from hyperpod_kit.checkpoint.repository.format import digest, non_tensor_state
@@ -19,7 +20,7 @@ from hyperpod_kit.checkpoint.restore.agreement import Agreement
 from hyperpod_kit.checkpoint.restore.candidate_rejected import CandidateRejected, write_tombstone_if_damaged_again
 from hyperpod_kit.checkpoint.restore.candidates import Candidate
 from hyperpod_kit.checkpoint.tiers import TIERS
-from hyperpod_kit.checkpoint.tiers.base import STORAGE, HeldShard, Tier, Tree
+from hyperpod_kit.checkpoint.tiers.base import HeldShard, Tier, Tree
 from hyperpod_kit.environment import HPK_RESUME_FROM
 from hyperpod_kit.errors import CheckpointError, StorageUnreadable
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from hyperpod_kit.checkpoint import tiers
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import RestoreCompleted
 from hyperpod_kit.checkpoint.agent.shm.control_page import Key
+from hyperpod_kit.checkpoint.agent.shm.node_tiers import STORAGE
 from hyperpod_kit.checkpoint.agent_client.agent_supervisor import AgentSupervisor
 from hyperpod_kit.checkpoint.agent_client.startup import StartIdentity
 from hyperpod_kit.checkpoint.capture import shm_capacity
@@ -32,7 +33,7 @@ from hyperpod_kit.checkpoint.restore.candidate_run import CandidateRun, NearerTi
 from hyperpod_kit.checkpoint.restore.candidates import ResumeFrom
 from hyperpod_kit.checkpoint.restore.results import CheckpointInfo, Fresh, Restored
 from hyperpod_kit.checkpoint.state.state import State
-from hyperpod_kit.checkpoint.tiers.base import STORAGE, HeldShard, RankSite
+from hyperpod_kit.checkpoint.tiers.base import HeldShard, RankSite
 from hyperpod_kit.checkpoint.tiers.local_disk import LocalDiskTier
 from hyperpod_kit.checkpoint.tiers.memory import MemoryTier
 from hyperpod_kit.checkpoint.transfer.restore_progress import ProgressCallback

@@ -20,7 +20,8 @@ from hyperpod_kit.checkpoint.ranks.collectives import Ranks
 from hyperpod_kit.checkpoint.ranks.reason import Reason
 from hyperpod_kit.checkpoint.repository.format import digest
 from hyperpod_kit.checkpoint.state.tensors import TensorPiece
-from hyperpod_kit.checkpoint.transfer.load import bytes_of, copy_into, is_contiguous_on_host, view_of
+from hyperpod_kit.checkpoint.transfer.load import bytes_of, copy_into, view_of
+from hyperpod_kit.checkpoint.transfer.tensor_memory import is_contiguous_on_host
 
 BUCKET = 64 * 1024 * 1024
 

@@ -21,6 +21,7 @@ import torch
 
 from hyperpod_kit.checkpoint.agent.reports.name_coverage import combine_plans as one_plan
 from hyperpod_kit.checkpoint.agent.shm.control_page import Key
+from hyperpod_kit.checkpoint.agent.shm.node_tiers import STORAGE
 from hyperpod_kit.checkpoint.codec import codec
 from hyperpod_kit.checkpoint.dcp import reshard, sharing, slices
 from hyperpod_kit.checkpoint.ranks import placement
@@ -40,7 +41,7 @@ from hyperpod_kit.checkpoint.restore.results import Fresh, Restored
 from hyperpod_kit.checkpoint.state.state import State
 from hyperpod_kit.checkpoint.state.tensors import StateTensors, TensorPiece
 from hyperpod_kit.checkpoint.tiers import TIERS
-from hyperpod_kit.checkpoint.tiers.base import STORAGE, HeldShard
+from hyperpod_kit.checkpoint.tiers.base import HeldShard
 from hyperpod_kit.checkpoint.transfer import load
 from hyperpod_kit.checkpoint.transfer.restore_progress import ProgressCallback, ReadBytes
 from hyperpod_kit.environment import HPK_FRESH, HPK_RESUME_MEMORY

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import AgentEvent, SaveFailed, TensorDigests
 from hyperpod_kit.checkpoint.capture.replica_check import ReplicaCheck
-from hyperpod_kit.checkpoint.run.user_policy import UserPolicy
 from hyperpod_kit.checkpoint.saves.saves import Saves
 from hyperpod_kit.slurm.progress import ProgressWriter
+
+if TYPE_CHECKING:
+    from hyperpod_kit.checkpoint.run.user_policy import UserPolicy
 
 
 class AgentEventHandler(NamedTuple):
@@ -18,7 +20,7 @@ class AgentEventHandler(NamedTuple):
     saves: Saves
     replica_check: ReplicaCheck
     progress: ProgressWriter
-    user_policy: UserPolicy
+    user_policy: UserPolicy | None
 
     def handle_event(self, event: AgentEvent) -> TensorDigests | None:
         """Pass an agent's event to the progress writer, the replica check, the saves and the user policy,
@@ -28,5 +30,6 @@ class AgentEventHandler(NamedTuple):
         reply = self.replica_check.handle_event(event)
         if reply is None:
             self.saves.handle_event(event, self.incarnation)
-            self.user_policy.handle_event(event)
+            if self.user_policy is not None:
+                self.user_policy.handle_event(event)
         return reply

@@ -18,13 +18,12 @@ _PATIENCE = 60.0
 
 
 class UserPolicy:
-    """Deletes what `policy` does not keep, each time that a save has become durable, one time after the other; without
-    a policy nothing.
+    """Deletes what `policy` does not keep, each time that a save has become durable, one time after the other.
 
     A policy that raises, and storage that cannot be read, delete nothing, which is logged once for each text.
     """
 
-    def __init__(self, start: StartIdentity, policy: Policy | None) -> None:
+    def __init__(self, start: StartIdentity, policy: Policy) -> None:
         self._start, self._policy = start, policy
         self._changed = threading.Condition()
         self._is_requested, self._ended = False, False
@@ -35,16 +34,13 @@ class UserPolicy:
     def handle_event(self, event: AgentEvent) -> None:
         """Request that the policy be enforced after a durable save, and start the thread for it; returns
         at once."""
-        if self._policy is None or not isinstance(event, SaveDurable):
+        if not isinstance(event, SaveDurable):
             return
         with self._changed:
             self._is_requested = True
             self._changed.notify()
             if self._thread is None:
-                name, arguments = "hpk-own-policy", (self._policy,)
-                self._thread = threading.Thread(
-                    target=self._enforce_when_requested, args=arguments, name=name, daemon=True
-                )
+                self._thread = threading.Thread(target=self._enforce_when_requested, name="hpk-own-policy", daemon=True)
                 self._thread.start()
 
     def close(self) -> None:
@@ -63,7 +59,7 @@ class UserPolicy:
         """Whether a read-back would keep the end of the job waiting."""
         return time.monotonic() > self._late
 
-    def _enforce_when_requested(self, policy: Policy) -> None:
+    def _enforce_when_requested(self) -> None:
         from hyperpod_kit.checkpoint.repository import retention
         from hyperpod_kit.checkpoint.repository.store.open import open_store
 
@@ -77,14 +73,16 @@ class UserPolicy:
                     return
                 self._is_requested = False
             try:
-                done = retention.enforce(store, policy, self._start.run, prover=prover)
+                done = retention.enforce(store, self._policy, self._start.run, prover=prover)
                 self._last_warning = ""
                 for checkpoint_id, reason in done.damaged:
                     self._warn_unless_repeated(
                         f"checkpoint {checkpoint_id} was read back and is not what was committed: {reason}"
                     )
             except Exception as err:  # of the script's own class, or of storage: training goes on
-                self._warn_unless_repeated(f"{type(policy).__name__} has deleted nothing: {type(err).__name__}: {err}")
+                self._warn_unless_repeated(
+                    f"{type(self._policy).__name__} has deleted nothing: {type(err).__name__}: {err}"
+                )
 
     def _warn_unless_repeated(self, text: str) -> None:
         if text != self._last_warning:

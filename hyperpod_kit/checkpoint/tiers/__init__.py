@@ -6,7 +6,8 @@ node's programs find it.
 
 from __future__ import annotations
 
-from hyperpod_kit.checkpoint.tiers.base import STORAGE, RankSite, Tier
+from hyperpod_kit.checkpoint.agent.shm.node_tiers import STORAGE
+from hyperpod_kit.checkpoint.tiers.base import RankSite, Tier
 from hyperpod_kit.checkpoint.tiers.local_disk import LocalDiskTier
 from hyperpod_kit.checkpoint.tiers.memory import MemoryTier
 from hyperpod_kit.checkpoint.tiers.partner import PartnerTier

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 Tree = dict[str, Any]
 """The non-tensor state of a checkpoint."""
 
-STORAGE = "storage"
-"""The name of the root among those of the tiers."""
-
 
 class RankSite(NamedTuple):
     """What a rank has to restore from besides the root.

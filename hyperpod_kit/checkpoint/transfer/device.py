@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from hyperpod_kit.checkpoint.agent.shm import shm_slots
+from hyperpod_kit.checkpoint.transfer import tensor_memory
 
 _SMALL = 256 * 1024  # bytes below which a transfer of its own costs more than gathering
 _STAGE = 32 * 1024 * 1024  # bytes of pinned memory for gathered small tensors, at most
@@ -30,15 +31,10 @@ Changed = Callable[[Sequence[torch.Tensor]], object]
 """Who is told of tensors that changed while they were copied."""
 
 
-def is_on_cuda(tensor: torch.Tensor) -> bool:
-    """Return whether the tensor lies on a CUDA device, from which this module copies."""
-    return tensor.device.type == "cuda"
-
-
 def synchronize(tensors: Iterable[torch.Tensor]) -> None:
     """Wait until the CUDA devices of these tensors have done all work enqueued so far, in every
     stream."""
-    for which in {tensor.device for tensor in tensors if is_on_cuda(tensor)}:
+    for which in {tensor.device for tensor in tensors if tensor_memory.is_on_cuda(tensor)}:
         torch.cuda.synchronize(which)
 
 

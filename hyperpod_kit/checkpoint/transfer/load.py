@@ -17,7 +17,7 @@ from hyperpod_kit.checkpoint.repository.format.shard import Parsed, Placed, Tens
 from hyperpod_kit.checkpoint.repository.read import stream
 from hyperpod_kit.checkpoint.repository.read.chunk_reader import Pump, all_chunks
 from hyperpod_kit.checkpoint.state.tensors import TensorPiece, is_per_rank
-from hyperpod_kit.checkpoint.transfer import device, memory_copy
+from hyperpod_kit.checkpoint.transfer import device, memory_copy, tensor_memory
 from hyperpod_kit.checkpoint.transfer.restore_progress import ignore_bytes
 from hyperpod_kit.errors import CheckpointError
 
@@ -38,11 +38,6 @@ def view_of(data: torch.Tensor) -> memoryview:
     return memoryview(data.numpy())  # type: ignore[arg-type]
 
 
-def is_contiguous_on_host(tensor: torch.Tensor) -> bool:
-    """Return whether the tensor's memory is its elements in order, in host memory."""
-    return tensor.device.type == "cpu" and can_fill_directly(tensor)
-
-
 def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     """Return a view of a contiguous tensor's memory as a flat U8 tensor."""
     return tensor.detach().reshape(-1).view(torch.uint8)
@@ -50,8 +45,8 @@ def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
 
 def can_fill_directly(tensor: torch.Tensor) -> bool:
     """Whether bytes of a file can go straight into the tensor's memory, on the host or on a device: see `Landing`."""
-    is_supported = tensor.device.type == "cpu" or device.is_on_cuda(tensor)
-    return is_supported and memory_copy.is_contiguous_without_flags(tensor)
+    is_supported = tensor.device.type == "cpu" or tensor_memory.is_on_cuda(tensor)
+    return is_supported and tensor_memory.is_contiguous_without_flags(tensor)
 
 
 def warm_up_digest_and_copy_code(algorithm: str) -> None:
@@ -95,7 +90,7 @@ class Landing:
     def add(self, begin: int, end: int, tensor: torch.Tensor, offset: int = 0) -> None:
         """Bytes [begin, end) of the file go to `tensor` (see `can_fill_directly`), from its byte `offset` on."""
         if end > begin:
-            on_device = device.is_on_cuda(tensor)
+            on_device = tensor_memory.is_on_cuda(tensor)
             target = bytes_of(tensor)[offset:][: end - begin] if on_device else tensor.data_ptr() + offset
             self._ranges.append((begin, end, target))
             self._tensors.append(tensor)

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import torch
 
 from hyperpod_kit.checkpoint.repository.store.failpoint import failpoint
+from hyperpod_kit.checkpoint.transfer import tensor_memory
 
 STREAM = 32 * 1024 * 1024  # bytes from which memmove streams on the machines that were looked at
 _CUT = 8 * 1024 * 1024  # vectorised pieces are cut to this, so that all threads end at about the same time
@@ -43,12 +44,6 @@ ViewOfTarget = Callable[[TensorCopy], torch.Tensor]
 """The memory that a copy goes to, as a tensor of its source's type and shape."""
 
 
-def is_contiguous_without_flags(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor's memory is its elements in order: contiguous, and neither a conjugate
-    nor a negative view, which is the memory of another tensor and a flag."""
-    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
-
-
 def copy_threads(ranks_here: int) -> int:
     """Return how many threads one of `ranks_here` ranks of this machine may use to copy."""
     return max(1, min(_MAX_THREADS, len(os.sched_getaffinity(0)) // max(1, ranks_here)))
@@ -67,7 +62,7 @@ def cut_and_group_into_batches(copies: Sequence[TensorCopy], view_of_target: Vie
     for copy in sorted(copies, key=lambda copy: -copy.source.nbytes):
         target, source = copy
         size = source.nbytes
-        if source.device.type != "cpu" or not is_contiguous_without_flags(source):
+        if source.device.type != "cpu" or not tensor_memory.is_contiguous_without_flags(source):
             rest.append([(torch.Tensor.copy_, (view_of_target(copy), source))])
             continue
         for call, length in _split_into_copy_calls(target, source.data_ptr(), size):

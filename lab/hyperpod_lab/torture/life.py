@@ -31,6 +31,8 @@ _PRELOAD = [
     "torch.nn.parallel",
     "torch.distributed",
     "hyperpod_kit.checkpoint.manager",
+    "hyperpod_kit.checkpoint.capture.staging",
+    "hyperpod_kit.checkpoint.restore.recovered_snapshots",
     "hyperpod_lab.torture.subject",
 ]
 

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint import Manager, State, load_weights  # noqa: E402
 from hyperpod_kit.checkpoint.dcp import slices  # noqa: E402
-from hyperpod_kit.checkpoint.transfer import device, load, memory_copy  # noqa: E402
+from hyperpod_kit.checkpoint.transfer import device, load, memory_copy, tensor_memory  # noqa: E402
 from hyperpod_kit.errors import CheckpointError  # noqa: E402
 from tests.unit.checkpoint import saved  # noqa: E402
 from tests.unit.checkpoint.agent_run import abandon  # noqa: E402
@@ -42,8 +42,10 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         assert size <= LARGE, "a device's memory is not reached by addresses"
         move(target, source, size)
 
-    monkeypatch.setattr(device, "is_on_cuda", lambda tensor: tensor.nbytes > LARGE)
-    monkeypatch.setattr(device, "synchronize", lambda tensors: settled.append(sum(map(device.is_on_cuda, tensors))))
+    monkeypatch.setattr(tensor_memory, "is_on_cuda", lambda tensor: tensor.nbytes > LARGE)
+    monkeypatch.setattr(
+        device, "synchronize", lambda tensors: settled.append(sum(map(tensor_memory.is_on_cuda, tensors)))
+    )
     monkeypatch.setattr(device, "register_slot_with_cuda_driver", lambda memory: True)
     monkeypatch.setattr(load, "allocate_host_tensor", made)
     monkeypatch.setattr(slices, "allocate_host_tensor", made)

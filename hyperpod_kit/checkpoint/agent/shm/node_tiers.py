@@ -13,6 +13,9 @@ from typing import Mapping, NamedTuple, Optional, Tuple, TypeVar
 
 Handler = TypeVar("Handler")
 
+STORAGE = "storage"
+"""The name of the root among those of the tiers."""
+
 
 class NodeTier(NamedTuple):
     """One tier.

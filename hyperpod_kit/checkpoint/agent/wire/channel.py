@@ -16,6 +16,9 @@ from hyperpod_kit.untrusted.message_auth import Seal
 
 JsonMessage = Dict[str, Any]
 
+PROTOCOL = "hpk-agents/2"
+"""Two agents say it first. That all ranks of a run are of the same release is looked at before any agent is started."""
+
 MAX_MESSAGE_BYTES = 256 << 20
 """Bytes of a message of who has proved who he is: a report names every tensor's pieces."""
 

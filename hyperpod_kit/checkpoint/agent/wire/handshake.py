@@ -10,14 +10,11 @@ import json
 import socket
 from typing import NamedTuple, Optional
 
-from hyperpod_kit.checkpoint.agent.wire.channel import MessageSeals
+from hyperpod_kit.checkpoint.agent.wire.channel import PROTOCOL, MessageSeals
 from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.untrusted import message_auth, parse
 from hyperpod_kit.untrusted.lines import Lines
 from hyperpod_kit.untrusted.pending_connections import GREETING
-
-PROTOCOL = "hpk-agents/2"
-"""Both sides say it first. That all ranks of a run are of the same release is looked at before any agent is started."""
 
 WELCOME, REFUSED = "welcome", "refused"
 """What the hub says first to who has proved who he is: it proves that the hub has the token, too. `refused`: there is

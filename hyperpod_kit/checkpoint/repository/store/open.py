@@ -6,9 +6,7 @@ import os
 from typing import Callable, Mapping, Tuple, Union
 
 from hyperpod_kit.checkpoint.repository.store.base import Store
-from hyperpod_kit.checkpoint.repository.store.memory import get_or_create_memory_store
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
-from hyperpod_kit.checkpoint.repository.store.restricted import RestrictedStore
 from hyperpod_kit.system import mountinfo
 
 StoreOrRoot = Union[str, "os.PathLike[str]", Store]
@@ -25,7 +23,13 @@ def _open_s3_store(root: str) -> Store:
     return connect(root)
 
 
-SCHEMES: Mapping[str, Callable[[str], Store]] = {"s3": _open_s3_store, "memory": get_or_create_memory_store}
+def _open_memory_store(root: str) -> Store:
+    from hyperpod_kit.checkpoint.repository.store.memory import get_or_create_memory_store  # few roots are such
+
+    return get_or_create_memory_store(root)
+
+
+SCHEMES: Mapping[str, Callable[[str], Store]] = {"s3": _open_s3_store, "memory": _open_memory_store}
 """Scheme of a URL -> what opens it; everything else is a path."""
 
 
@@ -39,6 +43,8 @@ def open_store(root: str) -> Store:
         return SCHEMES[scheme](root)
     path = os.path.abspath(root)
     if mount_type_and_source(path) == ("fuse", MOUNTPOINT):
+        from hyperpod_kit.checkpoint.repository.store.restricted import RestrictedStore  # few roots are such
+
         return RestrictedStore(path)
     return PosixStore(path)
 

@@ -43,6 +43,17 @@ end = time.process_time()
 pairs = zip(full_collections[::2], full_collections[1::2])
 print(end - begin, sum(after - before for before, after in pairs))
 """
+FIRST_SAVE = """
+import sys, time, torch
+begin = time.process_time()
+from hyperpod_kit.checkpoint import Manager, State
+manager = Manager(sys.argv[1])
+state = State(torch.nn.Linear(64, 64))
+manager.restore(state)
+manager.save(0, state)
+print(time.process_time() - begin)
+manager.close()
+"""
 BOTO3 = "import boto3; boto3.session.Session(region_name='us-east-1').client('s3')"
 SERVE_S3 = """
 import sys
@@ -117,6 +128,15 @@ class Samples:
         self.full_collections.append(full_collections)
         return seconds
 
+    def first_save(self) -> float:
+        """From the import to the first save, in the trainer's process: what the import leaves to later is in it."""
+        root = tempfile.mkdtemp(dir=self._directory)
+        argv = [sys.executable, "-c", FIRST_SAVE, root]
+        output = subprocess.check_output(
+            argv, cwd=self._directory, env=environment(), text=True, stderr=subprocess.DEVNULL
+        )
+        return float(output)
+
     def agent(self) -> float:
         """Of an agent of a run of one rank, until it is ready; it is killed then."""
         folder = Path(tempfile.mkdtemp(dir=self._directory))
@@ -185,6 +205,7 @@ def rows_of(samples: Samples) -> dict[str, Row]:
         "boto3's client of S3": Row(lambda: samples.python(BOTO3)),
         "python with click": Row(lambda: samples.python("import click")),
         "import Manager, after torch": Row(samples.import_manager, "", 0.08),
+        "import Manager to first save": Row(samples.first_save),
         "agent": Row(samples.agent, bare, 0.10),
         "job run": Row(samples.job_run, bare, 0.10),
         "hyperpod-kit --version": Row(lambda: samples.cli("--version"), bare, 0.05),

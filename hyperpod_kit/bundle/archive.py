@@ -30,6 +30,8 @@ BLOCK = 512
 LONGEST_NAME = 100
 LARGEST = 64 << 20
 """Bytes of a tar archive that is read: a few kilobytes can be compressed gigabytes of zeros."""
+LEVEL = 4
+"""Of the compression: 6, zlib's own choice, takes more than twice the processor time for 5 % fewer bytes."""
 _GZIP = 16 + zlib.MAX_WBITS
 _FOREIGN_HINT = "hyperpod-kit render; tar -tvzf lib.tar.gz shows what it holds"
 
@@ -40,11 +42,12 @@ def make_tar(members: Mapping[str, bytes]) -> bytes:
     The headers are written here because those of `tarfile` differ between versions of Python. Raises
     BundleError.
     """
-    blocks = bytearray()
+    parts = []
     for path, data in sorted(members.items(), key=lambda member: member[0].encode()):
-        padding = -len(data) % BLOCK
-        blocks += _ustar_header(path, len(data)) + data + bytes(padding)
-    return bytes(blocks) + bytes(2 * BLOCK)
+        padding = bytes(-len(data) % BLOCK)
+        parts += [_ustar_header(path, len(data)), data, padding]
+    parts.append(bytes(2 * BLOCK))
+    return b"".join(parts)
 
 
 def tar_digest_text(archive: bytes) -> bytes:
@@ -55,7 +58,7 @@ def tar_digest_text(archive: bytes) -> bytes:
 @functools.lru_cache(maxsize=1)
 def gzip_tar(archive: bytes) -> bytes:
     """Return lib.tar.gz for an uncompressed archive, without name and time."""
-    gzip = zlib.compressobj(6, zlib.DEFLATED, _GZIP)
+    gzip = zlib.compressobj(LEVEL, zlib.DEFLATED, _GZIP)
     return gzip.compress(archive) + gzip.flush()
 
 

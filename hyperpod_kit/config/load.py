@@ -49,8 +49,8 @@ class Checked:
         return tuple(placed)
 
 
-def check(path: Path) -> Checked:
-    """Read `path` and report everything that is wrong with it.
+def check(path: Path, *, with_service_model: bool = True) -> Checked:
+    """Read `path` and report everything that is wrong with it; `with_service_model`: see `load`.
 
     Raises UsageError when there is no such file, ConfigError when it cannot be parsed at all.
     """
@@ -72,7 +72,7 @@ def check(path: Path) -> Checked:
     ]
     findings = [*doc.findings, *text_findings, *findings]
     broken = [finding.path for finding in findings]
-    for finding in validate(settings):
+    for finding in validate(settings, with_service_model=with_service_model):
         # What could not be read was replaced by a placeholder: what a rule says about that is noise.
         if not any(is_key_path_at_or_inside(finding.path, broken_path) for broken_path in broken):
             findings.append(finding)
@@ -95,9 +95,13 @@ def _explain_missing_kit_key(path: Path, missing: Finding) -> Finding:
     )
 
 
-def load(path: Path) -> Settings:
-    """Read a configuration that must be right. Raises ConfigError with all error findings."""
-    checked = check(path)
+def load(path: Path, *, with_service_model: bool = True) -> Settings:
+    """Read a configuration that must be right. Raises ConfigError with all error findings.
+
+    `with_service_model`: also compare the request of CreateCluster with botocore's model, which takes a tenth of a
+    second to read; `upload`, which sends no such request, does without.
+    """
+    checked = check(path, with_service_model=with_service_model)
     wrong = select_errors(checked.findings)
     if wrong:
         if len(wrong) == 1:

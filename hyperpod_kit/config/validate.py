@@ -105,12 +105,15 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def validate(settings: Settings) -> list[Finding]:
-    """Report everything that the rules find, in their order; then what else the service model would refuse.
+def validate(settings: Settings, *, with_service_model: bool = True) -> list[Finding]:
+    """Report everything that the rules find, in their order; then what else the service model would refuse, unless
+    `with_service_model` is False.
 
     The same value is not reported twice: what a rule says about it is the better sentence.
     """
     findings = [finding for rule in RULES for finding in rule(settings)]
+    if not with_service_model:
+        return findings
     reported_paths = [finding.path for finding in findings]
     for finding in find_create_cluster_refusals(settings):
         unsaid = not any(

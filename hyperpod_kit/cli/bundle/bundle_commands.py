@@ -111,7 +111,8 @@ def upload(config: Path, as_json: bool, dry_run: bool) -> None:
     from hyperpod_kit.config.load import load
     from hyperpod_kit.errors import UsageError
 
-    settings = load(config)
+    # validate and the commands that send the cluster's request compare it with the service model.
+    settings = load(config, with_service_model=False)
     if not settings.entry_script:
         raise UsageError(
             "in ami_only mode no lifecycle script runs, so there is nothing to upload",

@@ -53,6 +53,21 @@ def test_the_whole_life(cloud: Cloud, project: Path, hk: Hk) -> None:
     assert hk("describe-cluster").code == 3
 
 
+def test_upload_leaves_what_the_service_model_refuses_to_the_commands_that_send_it(
+    cloud: Cloud, project: Path, hk: Hk
+) -> None:
+    cloud.store.create_bucket(BUCKET)
+    file = project / "provisioning_parameters.json"
+    values = json.loads(file.read_text())
+    values["hyperpod_kit"]["cluster"]["instance_groups"][1]["instance_type"] = "ml.p99.48xlarge"
+    file.write_text(json.dumps(values))
+    assert hk("upload").code == 0
+    for command in (["validate"], ["create-cluster"], ["update-cluster", "--dry-run"]):
+        refused = hk(*command)
+        assert refused.code == 1 and "error HPK-R004" in refused.out + refused.err, command
+    assert not cloud.control.clusters
+
+
 def test_a_cluster_follows_its_configuration(
     cloud: Cloud, project: Path, hk: Hk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -155,6 +155,7 @@ def stream_bounded_body(
             if remaining < 0:
                 raise UnreadableAnswer(f"{what}: it is larger than {largest >> 20} MiB", hint=HINT)
             consume(piece)
+        raise TimeoutError
 
     try:
         run_with_timeout(seconds, read)

@@ -9,9 +9,10 @@ import boto3
 import pytest
 from moto import mock_aws
 
+from hyperpod_kit.aws import responses
 from hyperpod_kit.aws.s3 import Bucket
 from hyperpod_kit.aws.sagemaker import SageMaker
-from hyperpod_kit.errors import AwsError
+from hyperpod_kit.errors import AwsError, UnreadableAnswer
 
 ROLE = "arn:aws:iam::111122223333:role/R"
 
@@ -71,3 +72,17 @@ def test_cluster_calls() -> None:
     sagemaker.delete_cluster("c")
     with pytest.raises(AwsError):
         sagemaker.describe_cluster("c")
+
+
+class EndlessBody:
+    """Gives a piece whenever it is asked, and never ends."""
+
+    def read(self, size: int) -> bytes:
+        return b"x"
+
+
+def test_a_body_that_has_not_ended_in_time_is_no_whole_body() -> None:
+    """The reader, which stops at its deadline, may come back before the one who waits for it has given it up."""
+    for _ in range(20):
+        with pytest.raises(UnreadableAnswer, match="have not come within"):
+            responses.read_bounded_body(EndlessBody(), "GetObject", largest=1 << 40, seconds=0.01)

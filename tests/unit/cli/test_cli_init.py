@@ -17,7 +17,6 @@ import pytest
 
 from hyperpod_kit.config.starting import starter
 from hyperpod_kit.errors import UsageError
-from tests.support.aws import BOTO3_ALONE
 from tests.support.wait import Deadline
 
 if TYPE_CHECKING:
@@ -377,7 +376,6 @@ def test_from_a_cluster_as_moto_describes_it(empty: Path, hk: Hk, monkeypatch: p
     moto = pytest.importorskip("moto")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "test")
-    monkeypatch.setenv(BOTO3_ALONE, "1")  # moto stands in for botocore's connections
     with moto.mock_aws():
         groups = [{**group, "ThreadsPerCore": 1} for group in LIVE["InstanceGroups"]]  # moto cannot do without
         boto3.client("sagemaker", "eu-west-1").create_cluster(**{**LIVE, "InstanceGroups": groups})

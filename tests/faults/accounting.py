@@ -128,6 +128,29 @@ class AccountedSlurm(PrivateSlurm):
             self.call("sacctmgr", "-i", *words.split())
 
 
+class LateAccountedSlurm(AccountedSlurm):
+    """Its slurmctld runs without accounting at first, as HyperPod's does until the kit has set it up."""
+
+    def start_controller(self, *options: str) -> None:
+        conf = self.base / "slurm.conf"
+        self.accounted_conf = conf.read_text()
+        conf.write_text(self.accounted_conf.replace(self._more, ""))
+        PrivateSlurm.start_controller(self, *options)
+
+    def stop_controller_and_begin_accounting(self) -> None:
+        """Start the database and slurmdbd, and write slurm.conf for a slurmctld that is to be started."""
+        daemon = self._daemons.pop("slurmctld")
+        daemon.terminate()
+        daemon.wait(60)
+        (self.base / "slurm.conf").write_text(self.accounted_conf)
+        self._start_database()
+        self._start_accounting()
+
+    def start_accounted_controller(self) -> None:
+        """Return when slurmctld answers. Raises AssertionError with its last words where it ends."""
+        PrivateSlurm.start_controller(self)
+
+
 def answers(port: int) -> bool:
     with socket.socket() as sock:
         sock.settimeout(1)

@@ -21,7 +21,7 @@ from hyperpod_kit.node.machine.step import StepOutcome
 from hyperpod_kit.node.optional import associations, copies, slurmdbd, software
 from hyperpod_kit.node.optional.optional_step import OptionalStep
 from hyperpod_kit.node.optional.software import Software
-from hyperpod_kit.node.slurm import accounting_lines
+from hyperpod_kit.node.slurm import accounting_lines, cluster_id
 from hyperpod_kit.node.slurm.controller import read_slurm_conf, slurm_user
 from hyperpod_kit.untrusted import by_descriptor
 
@@ -186,6 +186,7 @@ def disable_mariadb_if_configured_by_kit(node: Node) -> None:
 
 def _create_database_from_last_copy(node: Node) -> List[str]:
     deferred_actions.record_action(node, RESTORING)
+    cluster_id.record_new_database(node)
     _run_sql(node, f"CREATE DATABASE IF NOT EXISTS `{NAME}`")
     copy = copies.fetch_accounting_database_copy(node)
     if copy:

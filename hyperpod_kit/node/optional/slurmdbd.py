@@ -6,7 +6,7 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import contextlib
-from typing import Dict, Optional
+from typing import Dict, Optional, Tuple
 
 from hyperpod_kit.errors import NodeError, RunError
 from hyperpod_kit.model.optional_steps import Accounting
@@ -17,8 +17,10 @@ from hyperpod_kit.node.machine.timing import wait_for
 from hyperpod_kit.node.optional import password
 from hyperpod_kit.node.optional.software import Software
 from hyperpod_kit.node.setup.users import getent_entry
+from hyperpod_kit.node.slurm import cluster_id
 from hyperpod_kit.node.slurm.accounting_lines import PORT
 from hyperpod_kit.node.slurm.controller import read_slurm_conf, slurm_user
+from hyperpod_kit.node.slurm.hooks import parse_slurm_conf_settings
 from hyperpod_kit.system import atomic_file
 from hyperpod_kit.untrusted import by_descriptor
 
@@ -111,7 +113,10 @@ def ensure_slurmdbd(node: Node, accounting: Accounting, program: str) -> bool:
     if changed or systemd.needs_daemon_reload(node, [UNIT]):
         systemd.daemon_reload(node)
     running = systemd.is_active(node, UNIT)
-    if read_text(path) != text:
+    earlier_text = read_text(path)
+    if earlier_text != text:
+        if database_of(earlier_text or "") != database_of(text):
+            cluster_id.record_new_database(node)
         # Stopped before and not restarted after: who is killed in between finds it resting, and starts it.
         if running:
             node.runner.run(["systemctl", "stop", UNIT], timeout=120)
@@ -127,6 +132,12 @@ def ensure_slurmdbd(node: Node, accounting: Accounting, program: str) -> bool:
         raise NodeError(f"slurmdbd does not start: {systemd.last_log_line(node, UNIT) or err.message}") from err
     _await_response(node)
     return not running or bool(changed)
+
+
+def database_of(slurmdbd_conf_text: str) -> Tuple[str, ...]:
+    """Return where the database lies, without the user and the password."""
+    settings = parse_slurm_conf_settings(slurmdbd_conf_text)
+    return tuple(settings.get(key, "") for key in ("storagehost", "storageport", "storageloc"))
 
 
 def stop_slurmdbd_and_delete_files(node: Node) -> None:

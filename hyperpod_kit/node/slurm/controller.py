@@ -24,7 +24,7 @@ from hyperpod_kit.node.machine.files import read_text, write_if_different
 from hyperpod_kit.node.machine.paths import SPANK_PLUGIN
 from hyperpod_kit.node.machine.step import SCRIPTED, Step, StepOutcome
 from hyperpod_kit.node.machine.timing import wait_for
-from hyperpod_kit.node.slurm import accounting_lines, lease, pyxis_line, state
+from hyperpod_kit.node.slurm import accounting_lines, cluster_id, lease, pyxis_line, state
 from hyperpod_kit.node.slurm.hooks import (
     merge_hooks,
     parse_slurm_conf_settings,
@@ -225,8 +225,13 @@ def install_hooks_and_move_state(node: Node) -> Tuple[bool, List[str]]:
     differing = [path for path, text in files.items() if read_text(path) != text]
     # A controller that stands by reads its files when it starts, and is told nothing by `scontrol reconfigure`.
     standing_by = bool(differing) and node.config.controllers > 1
-    if standing_by or accounting_lines.needs_slurmctld_restart(read_slurm_conf(node), files[node.paths.slurm_conf]):
+    needs_restart = accounting_lines.needs_slurmctld_restart(read_slurm_conf(node), files[node.paths.slurm_conf])
+    has_new_database = cluster_id.is_database_new(node)
+    if standing_by or needs_restart or has_new_database:
         stop_slurmctld_and_record_restart(node)
+    if has_new_database:
+        note = cluster_id.set_own_id_aside(node, files[node.paths.slurm_conf])
+        notes += [note] if note else []
     if differing:
         deferred_actions.record_action(node, RECONFIGURE)
         for path in differing:
@@ -236,6 +241,7 @@ def install_hooks_and_move_state(node: Node) -> Tuple[bool, List[str]]:
     if where and leading:
         notes.append(replace_by_link_to_shared_state(node, leading, where))
     if not deferred_actions.is_recorded(node, RECONFIGURE) and not deferred_actions.is_recorded(node, RESTART):
+        cluster_id.delete_record_of_new_database(node)
         return bool(leading), notes
     systemd.daemon_reload(node)
     if deferred_actions.is_recorded(node, RESTART):
@@ -246,6 +252,7 @@ def install_hooks_and_move_state(node: Node) -> Tuple[bool, List[str]]:
         node.runner.run([node.paths.scontrol, "reconfigure"], timeout=60)
     deferred_actions.delete_action_record(node, RECONFIGURE)
     deferred_actions.delete_action_record(node, RESTART)
+    cluster_id.delete_record_of_new_database(node)
     return True, notes
 
 

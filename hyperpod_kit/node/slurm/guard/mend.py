@@ -17,6 +17,7 @@ from hyperpod_kit.node.machine import systemd
 from hyperpod_kit.node.machine.context import Node
 from hyperpod_kit.node.machine.files import read_text, write_if_different
 from hyperpod_kit.node.slurm import accounting_lines, drain, plugin
+from hyperpod_kit.node.slurm.cluster_id import DEFAULT_STATE
 from hyperpod_kit.node.slurm.guard.collect import STATE, ControllerFacts, PlaneFacts
 from hyperpod_kit.node.slurm.guard.judge import settings_not_in_force
 from hyperpod_kit.node.slurm.hooks import kit_block_lines, parse_slurm_conf_settings, with_kit_block
@@ -244,9 +245,6 @@ def findings_about_mending(mended: Mended, now: float) -> List[SlurmFinding]:
 
 AT_START = (STATE, *accounting_lines.RESTARTED_FOR)
 """Settings that the guard leaves as the running slurmctld has them."""
-
-DEFAULT_STATE = "/var/spool"
-"""StateSaveLocation where slurm.conf has none."""
 
 
 @dataclass(frozen=True)

@@ -298,8 +298,9 @@ def test_a_row_that_no_run_writes_is_no_part_of_the_budget(root: Path, oddity: d
 
 @pytest.mark.parametrize("attempt", ["../../other/.hpk/exits/7.0.0", "/etc", "..", ".", "", "a/b"])
 def test_a_row_names_no_directory_elsewhere(root: Path, attempt: str) -> None:
-    exits.write(str(root / "other" / ".hpk"), "7.0.0", exits.Exit(0, "n1", "", 3, None, 1.0, 2.0))
-    (root / ".hpk").mkdir()
+    for state in (root / ".hpk", root / "other/.hpk"):
+        state.mkdir(parents=True)
+    exits.write(str(root / "other/.hpk"), "7.0.0", exits.Exit(0, "n1", "", 3, None, 1.0, 2.0))
     assert exits.read(str(root / ".hpk"), attempt) == []
 
 

@@ -172,7 +172,7 @@ def _describe(value: Any) -> str:
         return "a dict"
     if container is not None:
         return f"a {type(container).__name__} of {len(container)}"
-    return f"no tensor ({str(value)[:40]!r})"
+    return f"not a tensor ({str(value)[:40]!r})"
 
 
 def _mismatch_error(path: str, expected: str, actual: str) -> CheckpointError:

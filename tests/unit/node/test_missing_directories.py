@@ -12,7 +12,9 @@ from hyperpod_kit.exit_codes import ExitCode
 from tests.unit.node.conftest import Sandbox
 
 DIRECTORIES = ("dev/shm", "run", "proc", "etc", "var", "opt/ml")
+REMOVES_THE_KIT = "uninstall"
 COMMANDS = [command.words[1] for command in all_commands() if command.section == NODE_SECTION and not command.children]
+COMMANDS.sort(key=lambda command: command == REMOVES_THE_KIT)
 
 
 def _without(sandbox: Sandbox, directory: str) -> None:

@@ -235,6 +235,24 @@ def test_layout_may_change_between_saves(root: str) -> None:
     assert manager.close()
 
 
+def test_a_warning_names_the_users_line(root: str) -> None:
+    """It is found there: the kit's own lines tell nobody which of several managers lost a save."""
+    job, manager = Job(), Manager(root, every=2)
+    manager.restore(job.state)
+    calls = {
+        "a step that is not due": lambda: manager.step(0, job.state),
+        "a step that is due": lambda: manager.step(1, job.state),
+        "reached": lambda: manager.reached(2),
+        "save": lambda: manager.save(3, job.state),
+        "close": manager.close,
+    }
+    for name, call in calls.items():
+        manager._saves.warn_later(f"the save before {name} was lost")
+        with pytest.warns(RuntimeWarning, match=f"the save before {name} was lost") as caught:
+            call()
+        assert {warning.filename for warning in caught} == {__file__}, name
+
+
 def test_refusals(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     job, manager = Job(), Manager(root)
     job.extra["bad"] = [object()]

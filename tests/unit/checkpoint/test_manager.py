@@ -244,14 +244,14 @@ def test_a_warning_names_the_users_line(root: str) -> None:
         "a step that is due": lambda: manager.step(1, job.state),
         "reached": lambda: manager.reached(2),
         "save": lambda: manager.save(3, job.state),
-        "close": manager.close,
+        "close": lambda: manager.close(),
     }
     for name, call in calls.items():
         manager._saves.warn_later(f"the save before {name} was lost")
         with pytest.warns(RuntimeWarning, match=f"the save before {name} was lost") as caught:
             call()
-        filenames = [warning.filename for warning in caught if "was lost" in str(warning.message)]
-        assert filenames == [__file__], name
+        lines = [(warning.filename, warning.lineno) for warning in caught if "was lost" in str(warning.message)]
+        assert lines == [(__file__, call.__code__.co_firstlineno)], name
 
 
 def test_refusals(root: str, monkeypatch: pytest.MonkeyPatch) -> None:

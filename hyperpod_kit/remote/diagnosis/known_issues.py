@@ -84,10 +84,18 @@ CAUSES = (
     ),
     Cause(
         "lustre-module",
-        r"module lustre not found|unknown filesystem type 'lustre'|modprobe.{0,200}lustre",
-        # aws/aws-parallelcluster #2095
+        r"module lustre not found|unknown filesystem type 'lustre'|modprobe.{0,200}lustre"
+        r"|mount\.lustre: .{0,300}no such device|are the lustre modules loaded",
+        # aws/aws-parallelcluster #2095, #4057
         "the kernel has no Lustre module, mostly because the kernel was updated",
         "an AMI with the module for its kernel; the kit holds kernel and client packages once they fit",
+    ),
+    Cause(
+        "cluster-id",
+        r"cluster id mismatch|clustername to override this safety check",
+        # Slurm 24.05 and later; docs/how-to/accounting.md
+        "slurmctld's state and the accounting database have another id of the cluster, and slurmctld does not start",
+        "on the controller, move `clustername` out of StateSaveLocation and start slurmctld: it takes the database's",
     ),
     Cause(
         "capacity",

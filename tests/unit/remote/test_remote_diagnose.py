@@ -27,6 +27,7 @@ SAID = {
     "efs-unreachable": "mount.nfs4: Connection timed out",
     "fuse-stale": "ls: cannot access '/mnt/data': Transport endpoint is not connected",
     "lustre-module": "mount: /fsx: unknown filesystem type 'lustre'.",
+    "cluster-id": "slurmctld: fatal: CLUSTER ID MISMATCH.",
     "capacity": "We currently do not have sufficient capacity to launch new ml.p5.48xlarge instances",
     "quota": "ResourceLimitExceeded: The account-level service limit 'ml.p5.48xlarge for cluster usage' is 0",
     "no-space": "cp: error writing '/x': No space left on device",
@@ -43,6 +44,18 @@ def test_each_cause_is_recognised_by_its_own_words_alone(cause: Any) -> None:
     [known] = list(recognise(text))
     assert known.cause is cause and known.evidence == " ".join(SAID[cause.code].split())
     assert cause.remedy and list(recognise("a node that is well\nok")) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("mount.lustre: mount 10.1.0.1@tcp:/abcdefgh at /fsx failed: No such device", "lustre-module"),
+        ("Are the lustre modules loaded?", "lustre-module"),
+        ("Remove /var/spool/slurmctld/clustername to override this safety check if this is intentional.", "cluster-id"),
+    ],
+)
+def test_other_words_of_the_same_cause(line: str, code: str) -> None:
+    assert [known.cause.code for known in recognise(line)] == [code]
 
 
 def node(log: list[dict[str, Any]], status: Any = None, mounts: Any = ()) -> Callable[[str], tuple[int, str, str]]:

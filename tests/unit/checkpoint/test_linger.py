@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -28,7 +29,7 @@ from tests.property.world import Worker, World
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
     """`clock[0]`: the seconds that an agent's time to linger is measured with."""
     now = [0.0]
-    monkeypatch.setattr(lifetime.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(lifetime, "time", SimpleNamespace(monotonic=lambda: now[0]))
     yield now
 
 

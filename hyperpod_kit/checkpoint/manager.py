@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+# Annotations name its classes as `checkpoint.State`: they are imported once `typing.get_type_hints` asks for them.
+from hyperpod_kit import checkpoint
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import Close
 from hyperpod_kit.checkpoint.agent.shm.node_tiers import STORAGE
 from hyperpod_kit.checkpoint.agent.wire.channel import JsonMessage
@@ -45,11 +47,7 @@ from hyperpod_kit.slurm.progress import ProgressWriter
 from hyperpod_kit.system import data_wait
 
 if TYPE_CHECKING:
-    from hyperpod_kit.checkpoint.capture.staging import OnBusy
-    from hyperpod_kit.checkpoint.restore.results import CheckpointInfo, Fresh, Restored
     from hyperpod_kit.checkpoint.run.user_policy import UserPolicy
-    from hyperpod_kit.checkpoint.state.state import State
-    from hyperpod_kit.checkpoint.transfer.restore_progress import ProgressCallback
 
 _REST_SECONDS = 30.0
 _POLL_SECONDS = 1.0
@@ -257,8 +255,12 @@ class Manager:
 
     @renamed_arguments(attempt="checkpoint_id")
     def restore(
-        self, state: State, *, checkpoint_id: str | None = None, progress: ProgressCallback | None = None
-    ) -> Restored | Fresh:
+        self,
+        state: checkpoint.State,
+        *,
+        checkpoint_id: str | None = None,
+        progress: Callable[[checkpoint.RestoreProgress], None] | None = None,
+    ) -> checkpoint.Restored | checkpoint.Fresh:
         """Restore `state` from the newest checkpoint that all ranks can prove.
 
         All ranks call it, and all get the same. A checkpoint is read from memory where it is there, else from `local`,
@@ -314,7 +316,12 @@ class Manager:
         with self._caller.refuse_concurrent_calls("restore"), ambient.disable_dispatch_modes():
             return self._restore(state, checkpoint_id, progress)
 
-    def _restore(self, state: State, checkpoint_id: str | None, progress: ProgressCallback | None) -> Restored | Fresh:
+    def _restore(
+        self,
+        state: checkpoint.State,
+        checkpoint_id: str | None,
+        progress: Callable[[checkpoint.RestoreProgress], None] | None,
+    ) -> checkpoint.Restored | checkpoint.Fresh:
         # Since the Manager was made they are there, see `_import_and_warm_up_capture_and_restore`.
         from hyperpod_kit.checkpoint.restore.results import Restored
         from hyperpod_kit.checkpoint.run import start_report
@@ -340,7 +347,7 @@ class Manager:
         # An optimizer that waits for its first step is no reason to keep a Manager that the program has lost.
         prepare = weakref.WeakMethod(self._make_slots_in_thread)
 
-        def complete(state: State) -> None:
+        def complete(state: checkpoint.State) -> None:
             method = prepare()
             if method is not None:
                 method(state)
@@ -351,7 +358,7 @@ class Manager:
 
     @ambient.with_dispatch_modes_disabled
     @renamed_arguments(attempt="checkpoint_id")
-    def inspect(self, checkpoint_id: str | None = None) -> CheckpointInfo | None:
+    def inspect(self, checkpoint_id: str | None = None) -> checkpoint.CheckpointInfo | None:
         """Read what a checkpoint holds beside its tensors, before there is a state to restore.
 
         All ranks call it, before `restore`, and all get the same. It changes nothing, and costs no tier of the
@@ -381,7 +388,7 @@ class Manager:
         self._require_usable()
         return self._recovered.peek(checkpoint_id)
 
-    def _require_savable(self, state: State) -> None:
+    def _require_savable(self, state: checkpoint.State) -> None:
         """Raise StateNotSerializable, on all ranks, for a state that no save could take: no step is
         trained for nothing."""
         problem: StateNotSerializable | None = None
@@ -397,7 +404,7 @@ class Manager:
         if problem is not None or problems:
             raise problem or problems[0]
 
-    def _make_slots_in_thread(self, state: State) -> None:
+    def _make_slots_in_thread(self, state: checkpoint.State) -> None:
         """Start to make and fault in the slots while training continues; the first save finds them. Raises
         StateNotSerializable for what an optimizer has made in its first step."""
         self._staging.make_slots_in_thread(state.tensors(self._ranks))
@@ -409,7 +416,7 @@ class Manager:
         """How many saves of this Manager found no free slot."""
         return self._saves.skipped
 
-    def step(self, step: int, state: State, *, metrics: Mapping[str, Any] | None = None) -> Handle | None:
+    def step(self, step: int, state: checkpoint.State, *, metrics: Mapping[str, Any] | None = None) -> Handle | None:
         """Save if a save is due by the schedule `every`; every rank calls it after each step.
 
         When saves cannot reach storage it saves at once, and raises as `save` does: no step is trained unprotected
@@ -511,9 +518,9 @@ class Manager:
     def save(
         self,
         step: int,
-        state: State,
+        state: checkpoint.State,
         *,
-        on_busy: OnBusy = "skip",
+        on_busy: arguments.OnBusy = "skip",
         metrics: Mapping[str, Any] | None = None,
         tier: save_schedule.Tier = "storage",
     ) -> Handle:
@@ -568,8 +575,8 @@ class Manager:
     def _save(
         self,
         step: int,
-        state: State,
-        on_busy: OnBusy,
+        state: checkpoint.State,
+        on_busy: arguments.OnBusy,
         metrics: dict[str, float | str],
         tier: save_schedule.Tier,
     ) -> Handle:

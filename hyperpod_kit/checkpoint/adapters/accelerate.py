@@ -19,9 +19,9 @@ from torch.utils.data import RandomSampler
 
 from hyperpod_kit.checkpoint.adapters.dcp import step_or_number_in_checkpoint_id
 from hyperpod_kit.checkpoint.adapters.roots import RootPath, resolve_root
-from hyperpod_kit.checkpoint.capture.staging import OnBusy
 from hyperpod_kit.checkpoint.manager import Manager
 from hyperpod_kit.checkpoint.restore.results import Fresh, Restored
+from hyperpod_kit.checkpoint.saves.arguments import OnBusy
 from hyperpod_kit.checkpoint.saves.handle import Handle
 from hyperpod_kit.checkpoint.state.state import State
 from hyperpod_kit.errors import CheckpointError

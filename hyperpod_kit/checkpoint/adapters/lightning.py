@@ -20,11 +20,11 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch.utils.data import RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from hyperpod_kit.checkpoint.adapters.roots import RootPath, resolve_root
-from hyperpod_kit.checkpoint.capture.staging import OnBusy
 from hyperpod_kit.checkpoint.convert.formats.lightning import LIGHTNING, lightning_checkpoint
 from hyperpod_kit.checkpoint.dcp import checkpoint_location
 from hyperpod_kit.checkpoint.manager import Manager
 from hyperpod_kit.checkpoint.restore.results import Restored
+from hyperpod_kit.checkpoint.saves.arguments import OnBusy
 from hyperpod_kit.checkpoint.saves.handle import Handle
 from hyperpod_kit.checkpoint.saves.preemption_signal import REQUEUE_EXIT_CODE
 from hyperpod_kit.checkpoint.state.state import State

@@ -152,6 +152,7 @@ class Agent:
 
     def handle(self, event: agent_events.Event) -> None:
         """Dispatch one event from the queue to its handler."""
+        self.lifetime.record_event()
         if isinstance(event, agent_events.FromTrainer):
             self._on_trainer_message(event.message)
         elif isinstance(event, agent_events.FromLeader):
@@ -306,9 +307,8 @@ class Agent:
             or (lifetime.has_trainer_died and link.seeking)
         ):
             return True
-        # What is being written is worth any time; only what nobody works at any more is not waited for.
-        is_writing = any(self.captures.is_any_busy_with(job) for job in ("write", "upload", "commit"))
-        return not is_writing and lifetime.is_linger_over
+        # What is worked at is worth any time; only what nobody works at any more is not waited for.
+        return not self.captures.is_any_worked_at and lifetime.is_linger_over
 
     def _remove_own_slots_if_saved_and_unlock(self) -> None:
         """After a normal end nothing stays in shared memory, unless it is the only copy of something."""

@@ -6,7 +6,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -21,6 +21,7 @@ from hyperpod_kit.checkpoint.codec import codec
 from hyperpod_kit.checkpoint.repository.format import digest
 from hyperpod_kit.checkpoint.repository.format.shard import ShardLayout, lay_out
 from hyperpod_kit.checkpoint.repository.read import rank_extra_state
+from hyperpod_kit.checkpoint.saves.arguments import OnBusy
 from hyperpod_kit.checkpoint.saves.handle import Handle, SaveState
 from hyperpod_kit.checkpoint.saves.saves import Saves
 from hyperpod_kit.checkpoint.state.state import State
@@ -29,8 +30,6 @@ from hyperpod_kit.checkpoint.transfer import device, memory_copy, tensor_memory
 from hyperpod_kit.checkpoint.transfer.copied_sources import CopiedSources, CopyGuard
 from hyperpod_kit.checkpoint.transfer.device import DeviceCopy
 from hyperpod_kit.checkpoint.transfer.memory_copy import Batch, Copier, CopyRun
-
-OnBusy = Literal["skip", "wait", "replace"]
 
 _POLL_SECONDS = 0.01
 _RELEASE_SECONDS = 2.0

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from hyperpod_kit.checkpoint.repository.format import manifest
+
+OnBusy = Literal["skip", "wait", "replace"]
+"""What a save does when no slot is free, see `Manager.save`."""
 
 
 def checked_step(step: Any) -> int:

@@ -124,6 +124,7 @@ def memory() -> None:
 
 def small() -> None:
     """Shared memory of 64 MB, as a container of docker's has it, and a model of 40 MB: two slots will never fit."""
+    (ROOT / "run" / ".hpk").mkdir(parents=True)  # as `job run` has made it
     manager, _ = started()
     try:
         manager.restore(State(torch.nn.Linear(10_000, 1000), rng=False))

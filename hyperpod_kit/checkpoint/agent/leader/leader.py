@@ -171,8 +171,10 @@ class Leader:
     def on_storage_checked(self, key: Key, checkpoint_id: Optional[str], failure: str) -> None:
         """Storage has that capture as `checkpoint_id`, or not, or could not be asked."""
         capture = self._captures.get(key)
-        if capture is not None and checkpoint_id:
-            capture.checkpoint_id = checkpoint_id
+        if capture is not None:
+            capture.jobs.discard("check")
+            if checkpoint_id:
+                capture.checkpoint_id = checkpoint_id
         if failure:
             # It may be there or not; a second copy does no harm, none at all would.
             print(f"capture {key}: {failure}", file=sys.stderr, flush=True)
@@ -208,6 +210,9 @@ class Leader:
 
     def _on_storage_freeing_ended(self, result: ClearResult) -> None:
         """Something was given up for a save that had no room, or nothing could be."""
+        capture = self._captures.get(result.key)
+        if capture is not None:
+            capture.jobs.discard("clear")
         reason = self.upkeep.log_problems_and_explain_if_none_deleted(result)
         self._execute(self._coordinator.storage_freeing_ended(result.key, freed=not reason, reason=reason))
 
@@ -217,6 +222,7 @@ class Leader:
             if order.key:
                 capture = self._captures.get(order.key)
             if order.kind is OrderKind.CHECK_COMMITTED and capture is not None:
+                capture.jobs.add("check")
                 self.worker.submit(
                     CommitCheckResult, capture.key, self._storage.find_checkpoint_id_if_committed(capture)
                 )
@@ -230,6 +236,7 @@ class Leader:
                 )
                 self.worker.submit(CommitResult, capture.key, job)
             elif order.kind is OrderKind.CLEAR and capture is not None:
+                capture.jobs.add("clear")
                 self.upkeep.start_making_room(capture)
             else:
                 if order.kind is OrderKind.COMMITTED and capture is not None:

@@ -16,9 +16,13 @@ from hyperpod_kit.checkpoint.agent.shm.control_page import Key, Page, SlotState
 from hyperpod_kit.checkpoint.repository.store.failpoint import failpoint
 from hyperpod_kit.errors import CheckpointError
 
+_ON_STORAGE = frozenset({"check", "clear"})
+"""What is done for a capture without reading its slot."""
+
 
 class Capture:
-    """One capture. `outcome` is None until it is on every node's disk or has had an end; `jobs` names who works at it.
+    """One capture. `outcome` is None until it is on every node's disk or has had an end; `jobs` names what is done
+    with it: "seal", "write", "upload", and in rank 0's agent "check", "clear" and "commit".
 
     It lies in a slot (as `shard`), or on the node's disk (as `part`), or in both.
     """
@@ -170,6 +174,10 @@ class Captures:
         self._captures[capture.key] = capture
         return capture
 
+    @property
+    def is_any_worked_at(self) -> bool:
+        return any(capture.jobs for capture in self._captures.values())
+
     def is_any_busy_with(self, kind_of_work: str) -> bool:
         return any(kind_of_work in capture.jobs for capture in self._captures.values())
 
@@ -198,7 +206,11 @@ class Captures:
         newest = self._newest_sealed_by_all()
         for capture in self:
             older = newest is not None and capture.key < newest
-            if not capture.jobs and capture.outcome is not None and (older or capture.outcome.is_dropped_or_refused):
+            if (
+                capture.jobs <= _ON_STORAGE
+                and capture.outcome is not None
+                and (older or capture.outcome.is_dropped_or_refused)
+            ):
                 self._free_slot_of(capture)
             if capture.slot is None and capture.ended:
                 del self._captures[capture.key]
@@ -213,7 +225,12 @@ class Captures:
             capture = self._captures[key]
             if capture.slot is None or capture.shard is None or capture.shard.page.state != SlotState.SEALED:
                 continue
-            if newest is not None and key < newest and capture.jobs <= {"write"} and capture.cancel_unstarted_write():
+            if (
+                newest is not None
+                and key < newest
+                and capture.jobs - _ON_STORAGE <= {"write"}
+                and capture.cancel_unstarted_write()
+            ):
                 self._free_slot_of(capture)
                 return capture
         return None

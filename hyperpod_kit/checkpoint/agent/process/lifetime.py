@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Optional
 
 from hyperpod_kit.environment import HPK_AGENT_LINGER
 
@@ -18,17 +17,23 @@ class Lifetime:
 
     def __init__(self) -> None:
         self._linger = float(os.environ.get(HPK_AGENT_LINGER, "600"))
-        self._trainer_ended_at: Optional[float] = None
+        self._last_event_at = 0.0
+        self._has_trainer_ended = False
         self.is_closing = self.is_shutdown_ordered = self.is_stop_requested = False
 
     def set_trainer_ended(self) -> None:
         """From now on nobody trains here."""
-        self._trainer_ended_at = time.monotonic()
+        self._has_trainer_ended = True
+        self.record_event()
+
+    def record_event(self) -> None:
+        """Something has happened: the time that the agent lingers begins anew."""
+        self._last_event_at = time.monotonic()
 
     @property
     def has_trainer_ended(self) -> bool:
         """No capture will come any more."""
-        return self._trainer_ended_at is not None
+        return self._has_trainer_ended
 
     @property
     def has_trainer_died(self) -> bool:
@@ -38,4 +43,4 @@ class Lifetime:
     @property
     def is_linger_over(self) -> bool:
         """What nobody works at any more is waited for no longer."""
-        return self._trainer_ended_at is not None and time.monotonic() - self._trainer_ended_at > self._linger
+        return self._has_trainer_ended and time.monotonic() - self._last_event_at > self._linger

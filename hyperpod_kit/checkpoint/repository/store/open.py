@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
-from typing import Callable, Mapping, Tuple, Union
+from typing import TYPE_CHECKING, Callable, Mapping, Tuple, Union
 
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.system import mountinfo
 
-StoreOrRoot = Union[str, "os.PathLike[str]", Store]
+if TYPE_CHECKING:
+    PathLike = os.PathLike[str]
+else:
+    PathLike = os.PathLike  # Python 3.8 has no `os.PathLike[str]`, and as text nobody could resolve it elsewhere
+
+StoreOrRoot = Union[str, PathLike, Store]
 """A root as people write it, or one that is open."""
 
 MOUNTINFO = "/proc/self/mountinfo"

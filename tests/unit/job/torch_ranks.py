@@ -3,7 +3,8 @@
     torch_ranks.py PROGRAM [WORD...]
 
 KILLS names a file with lines "RANK STEP SECONDS": at each start the next one is carried out. The rank kills itself from
-a thread of its own, so many seconds after a checkpoint of that step or a later one was committed below ROOT.
+a thread of its own, so many seconds after a checkpoint of that step or a later one was committed below ROOT: at its end
+where that step was committed no earlier.
 """
 
 from __future__ import annotations
@@ -56,12 +57,17 @@ def main() -> None:
     started = Path(env["STARTS"], f"{env['HPK_ATTEMPT']}.{rank}")
     started.touch()
     number = len(list(started.parent.glob(f"*.{rank}"))) - 1
+    killers = []
     if number < len(plan) and plan[number][0] == rank:
         words = (Path(env["ROOT"]), int(plan[number][1]), float(plan[number][2]))
-        threading.Thread(target=die, args=words, daemon=True).start()
+        killers.append(threading.Thread(target=die, args=words, daemon=True))
+    for killer in killers:
+        killer.start()
     sys.argv = sys.argv[1:]
     sys.path.insert(0, str(Path(sys.argv[0]).parent))  # as python does with a program
     runpy.run_path(sys.argv[0], run_name="__main__")
+    for killer in killers:  # training may be faster than its commits
+        killer.join()
 
 
 if __name__ == "__main__":

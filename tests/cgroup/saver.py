@@ -40,6 +40,7 @@ def main() -> None:
     import torch
 
     from hyperpod_kit.checkpoint import Manager, State
+    from hyperpod_kit.checkpoint.repository.policy import Latest
 
     torch.set_num_threads(1)
     if world > 1:
@@ -52,7 +53,7 @@ def main() -> None:
     values = torch.from_file(args.values, shared=False, size=os.stat(args.values).st_size // 4, dtype=torch.float32)
     extra = {f"values-{rank}": values}
     state = State(extra=extra, rng=False)
-    manager = Manager(args.root, keep=None)
+    manager = Manager(args.root, keep=Latest(6))  # it saves until it is ended, and a test may wait long
     restored = manager.restore(state)
     signal.signal(signal.SIGUSR2, hog)
     say(

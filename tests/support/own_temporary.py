@@ -15,7 +15,7 @@ import os
 import struct
 import subprocess
 import tempfile
-from typing import Iterator
+from typing import Iterator, List
 
 import pytest
 
@@ -37,6 +37,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """What a test of the full suite wrote goes when it ends, as far as it is large: all of it is tens of gigabytes."""
+    folder = getattr(item, "funcargs", {}).get("tmp_path")
+    if folder is not None and item.get_closest_marker("full") is not None:
+        _run_bounded(["find", str(folder), "-xdev", "-type", "f", "-size", _LARGE, "-delete"])
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     made = session.config.stash.get(_MADE, None)
     if made is None:
@@ -47,11 +55,15 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     else:
         # Gigabytes of a few failed runs fill a disk, and a shell on a full disk cannot even remove them.
         command = ["find", made, "-xdev", "-type", "f", "-size", _LARGE, "-delete"]
-    # By a process: what a test has left mounted there can hang.
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        subprocess.run(command, timeout=_REMOVED, check=False, stderr=subprocess.DEVNULL)
+    _run_bounded(command)
     if not succeeded:
         print(f"\nwhat the tests had written is in {made}, except for files above {_LARGE[1:]}")
+
+
+def _run_bounded(command: List[str]) -> None:
+    """By a process: what a test has left mounted there can hang."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        subprocess.run(command, timeout=_REMOVED, check=False, stderr=subprocess.DEVNULL)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -85,28 +85,39 @@ def causes(failures: Sequence[LaunchFailure]) -> str:
     return "; ".join(f"{cause} ({_some(names)})" for cause, names in nodes.items())
 
 
-def advice(failures: Sequence[LaunchFailure], code: int) -> str:
-    """Return what the user can type next. `code` is that of the first rank, or of srun where no rank has left one."""
+def advice(failures: Sequence[LaunchFailure], code: int, *, by_srun: bool) -> str:
+    """Return what the user can type next.
+
+    Args:
+        code: That of the first rank, or of srun where no rank has left one.
+        by_srun: Whether the ranks are started by srun from a batch script, and not by `job run --local`.
+    """
+    activate = "activate its environment"
+    if by_srun:
+        activate += " in the batch script"
     if failures:
-        return _advice(failures[0])
+        return _advice(failures[0], activate, by_srun)
     if code in NOT_STARTED:
         return (
-            f"the command's own words are above ({NOT_FOUND}: not found, {NOT_EXECUTABLE}: not executable); activate "
-            "its environment in the batch script, or give the whole path of what it starts"
+            f"the command's own words are above ({NOT_FOUND}: not found, {NOT_EXECUTABLE}: not executable); "
+            f"{activate}, or give the whole path of what it starts"
         )
     return "srun's own words are above; by hand, with the same --srun-args: srun --nodes=1 --ntasks=1 true"
 
 
-def _advice(failure: LaunchFailure) -> str:
+def _advice(failure: LaunchFailure, activate: str, by_srun: bool) -> str:
     if failure.program.startswith(_BUNDLES):
         return f"hyperpod-kit diff says which bundle {failure.node} has; install it there again, or replace the node"
+    program = shlex.quote(failure.program)
+    on_node = ""
+    if by_srun:
+        on_node = f"srun --nodes=1 --nodelist={failure.node} "
     if "/" in failure.program:
-        return f"srun --nodes=1 --nodelist={failure.node} ls -l {shlex.quote(failure.program)}"
-    check_command = shlex.quote(f"command -v {shlex.quote(failure.program)}")
-    return (
-        f"srun --nodes=1 --nodelist={failure.node} sh -c {check_command}; activate its environment in the batch "
-        "script, or give its whole path"
-    )
+        return f"{on_node}ls -l {program}"
+    check_command = f"command -v {program}"
+    if by_srun:
+        check_command = f"{on_node}sh -c {shlex.quote(check_command)}"
+    return f"{check_command}; {activate}, or give its whole path"
 
 
 def _some(names: Sequence[str]) -> str:

@@ -116,7 +116,7 @@ class AttemptRunner:
             options.state, options.storage_wait, signals, report, options.root, context.claim_path
         )
         self.resumption = Resumption(options, self.patience, self._proving, chooser, prover)
-        self.failed_launches = FailedLaunches(report)
+        self.failed_launches = FailedLaunches(report, by_srun=context.scheduler.has_queue)
         self.container_starts = ContainerStarts(context.container, options, context.env)
         self.ranks_were_heard = False
         self._rows = BudgetRows(context.ledger, self.storage, signals, interruptions)

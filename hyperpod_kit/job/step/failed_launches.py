@@ -17,8 +17,9 @@ class FailedLaunches:
     """The failed launches of one run of the batch script. `advice`: what to type; `hopeless`: why not to launch
     again, or ""."""
 
-    def __init__(self, report: JobReport) -> None:
+    def __init__(self, report: JobReport, *, by_srun: bool) -> None:
         self._report = report
+        self._by_srun = by_srun
         self._nodes: Set[str] = set()
         self.advice = ""
         self.hopeless = ""
@@ -32,7 +33,7 @@ class FailedLaunches:
             self._nodes.clear()
             self.advice = self.hopeless = ""
             return
-        launch_advice = advice(outcome.launch_failures, outcome.code)
+        launch_advice = advice(outcome.launch_failures, outcome.code, by_srun=self._by_srun)
         if launch_advice != self.advice:
             self.advice = launch_advice
             self._report("launch_failed", f"no checkpoint is at fault: {launch_advice}", nodes=list(outcome.unlaunched))

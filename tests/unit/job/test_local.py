@@ -214,6 +214,8 @@ def test_usr1_lets_it_save_and_end(job: LocalJob) -> None:
 def test_a_command_that_is_not_there_is_no_crash_of_a_checkpoint(job: LocalJob) -> None:
     assert job.start("no-such-program").wait() == 86
     assert job.has_line("could not be launched: no-such-program: No such file or directory")
+    assert job.has_line("command -v no-such-program; activate its environment, or give its whole path")
+    assert not job.has_line("srun")
 
 
 def test_what_the_command_leaves_behind_is_ended_with_it_and_agents_are_not(job: LocalJob) -> None:

@@ -26,19 +26,6 @@ import coverage
 from tests.mutants.operators import Site, mutated, sites
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-COPIED = (
-    "hyperpod_kit",
-    "rehearsal",
-    "lab",
-    "tests",
-    "examples",
-    "lifecycle_scripts",
-    "templates",
-    "slurm",
-    "docs",
-    "docs_build",
-)
-FILES = ("conftest.py", "pyproject.toml", "provisioning_parameters.example.json", "README.md")
 MOST_TESTS = 60
 """Tests of a mutant that are run at most, those that take the fewest lines first: they look at it most closely."""
 SECONDS = 900
@@ -95,6 +82,13 @@ def drawn(seed: int, packages: Sequence[str]) -> Iterator[Mutant]:
     yield from everything
 
 
+def tracked_files() -> List[str]:
+    """Files of the checkout that git knows, below it."""
+    listing = subprocess.run(["git", "ls-files", "-z"], cwd=CHECKOUT, stdout=subprocess.PIPE, text=True, check=True)
+    names = listing.stdout.split("\0")
+    return [name for name in names if name and (CHECKOUT / name).exists()]
+
+
 @dataclass(frozen=True)
 class LineMap:
     """`data`: which tests execute which lines; `failed`: tests that fail without any mutant."""
@@ -109,11 +103,10 @@ class Copy:
     def __init__(self, place: Path) -> None:
         self.place = place / "copy"
         shutil.rmtree(self.place, ignore_errors=True)
-        self.place.mkdir(parents=True)
-        for name in COPIED:
-            shutil.copytree(CHECKOUT / name, self.place / name, ignore=shutil.ignore_patterns("__pycache__"))
-        for name in FILES:
-            shutil.copy(CHECKOUT / name, self.place / name)
+        for name in tracked_files():
+            copied = self.place / name
+            copied.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(CHECKOUT / name, copied, follow_symlinks=False)
 
     def pytest(self, *words: str, seconds: float = SECONDS, **environment: str) -> int:
         """Its exit code: 0 all passed, 1 some failed, 5 none were selected; 124 when they hang."""
@@ -143,7 +136,10 @@ class Copy:
             raise RuntimeError(f"{PACKAGES[package]} ({marks}) did not end within {MAP_SECONDS} s")
         data = coverage.CoverageData(basename=str(path))
         data.read()
-        return LineMap(data, json.loads(failed_path.read_text()))
+        failed = json.loads(failed_path.read_text())
+        if failed:
+            print(f"{len(failed)} of {PACKAGES[package]} ({marks}) fail without a mutant: {failed_path}", flush=True)
+        return LineMap(data, failed)
 
     def tests_of(self, mutant: Mutant, line_map: LineMap) -> List[str]:
         """Those that execute its line, those that execute the fewest lines of its file first."""

@@ -70,7 +70,7 @@ class Sandbox:
             env=self.environment(**more),
             cwd=self.staging,
             text=True,
-            timeout=60,
+            timeout=180,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -7,6 +7,7 @@ import functools
 import hashlib
 import os
 import random
+import secrets
 import socket
 import sys
 import threading
@@ -57,7 +58,8 @@ def train(
 def _starter(imported: Names) -> str:
     """The name of a socket at which warm_rank.py asks for its program."""
     zygote = warm.zygote(imported)
-    place = f"hpk-warm-ranks-{os.getpid()}-{digest_of(name.encode() for name in imported)[:16]}"
+    # No pid: a run in a process namespace of its own may have the same one, and abstract addresses are the host's.
+    place = f"hpk-warm-ranks-{secrets.token_hex(8)}"
     door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     door.bind(f"\0{place}")
     door.listen(16)

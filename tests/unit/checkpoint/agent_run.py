@@ -18,7 +18,7 @@ from hyperpod_kit.checkpoint.agent.shm.control_page import Key
 from hyperpod_kit.checkpoint.agent_client.agent_supervisor import AgentLink
 from hyperpod_kit.checkpoint.repository.records import identity
 from hyperpod_kit.system import process
-from tests.support.wait import until
+from tests.support.wait import Deadline, until
 
 CHUNK = 4096
 """Small chunks, so that a small shard has several leaves."""
@@ -102,12 +102,17 @@ class Start:
         self.links[rank].send(SlotCaptured(slot.name.slot))
 
     def until(self, *kinds: str, rank: int = 0, timeout: float = 15.0) -> List[Dict[str, Any]]:
-        """The rank's events up to the first of one of `kinds`."""
+        """The rank's events up to the first of one of `kinds`. Raises queue.Empty, and AssertionError where the agent
+        says nothing in time but that it is alive."""
         found: List[Dict[str, Any]] = []
+        deadline = Deadline(timeout)
         while not found or found[-1]["ev"] not in kinds:
             event = self.events[rank].get(timeout=timeout)
-            if event["ev"] != "alive":
-                found.append(event)
+            if event["ev"] == "alive":
+                assert not deadline.has_passed(), f"none of {kinds} within {timeout:g} s after {found}"
+                continue
+            found.append(event)
+            deadline = Deadline(timeout)
         return found
 
     def kill_trainers(self) -> None:

@@ -223,15 +223,7 @@ def install_hooks_and_move_state(node: Node) -> Tuple[bool, List[str]]:
     if move:
         notes += _move_state(node, move)
     differing = [path for path, text in files.items() if read_text(path) != text]
-    # A controller that stands by reads its files when it starts, and is told nothing by `scontrol reconfigure`.
-    standing_by = bool(differing) and node.config.controllers > 1
-    needs_restart = accounting_lines.needs_slurmctld_restart(read_slurm_conf(node), files[node.paths.slurm_conf])
-    has_new_database = cluster_id.is_database_new(node)
-    if standing_by or needs_restart or has_new_database:
-        stop_slurmctld_and_record_restart(node)
-    if has_new_database:
-        note = cluster_id.set_own_id_aside(node, files[node.paths.slurm_conf])
-        notes += [note] if note else []
+    notes += _stop_slurmctld_for_what_it_reads_at_its_start(node, files[node.paths.slurm_conf], bool(differing))
     if differing:
         deferred_actions.record_action(node, RECONFIGURE)
         for path in differing:
@@ -240,9 +232,34 @@ def install_hooks_and_move_state(node: Node) -> Tuple[bool, List[str]]:
     leading = directory_to_link(node, read_slurm_conf(node))
     if where and leading:
         notes.append(replace_by_link_to_shared_state(node, leading, where))
+    has_read_files = _have_slurmctld_read_changed_files(node)
+    cluster_id.delete_record_of_new_database(node)
+    return has_read_files or bool(leading), notes
+
+
+def _stop_slurmctld_for_what_it_reads_at_its_start(node: Node, slurm_conf_text: str, differs: bool) -> List[str]:
+    """Stop slurmctld where the new files take effect only at its start; return notes. Raises NodeError."""
+    # A controller that stands by reads its files when it starts, and is told nothing by `scontrol reconfigure`.
+    standing_by = differs and node.config.controllers > 1
+    has_new_database = cluster_id.is_database_new(node)
+    if (
+        standing_by
+        or has_new_database
+        or accounting_lines.needs_slurmctld_restart(read_slurm_conf(node), slurm_conf_text)
+    ):
+        stop_slurmctld_and_record_restart(node)
+    if not has_new_database:
+        return []
+    note = cluster_id.set_own_id_aside(node, slurm_conf_text)
+    if not note:
+        return []
+    return [note]
+
+
+def _have_slurmctld_read_changed_files(node: Node) -> bool:
+    """Start slurmctld or have it reconfigured, as recorded; False where nothing is. Raises NodeError."""
     if not deferred_actions.is_recorded(node, RECONFIGURE) and not deferred_actions.is_recorded(node, RESTART):
-        cluster_id.delete_record_of_new_database(node)
-        return bool(leading), notes
+        return False
     systemd.daemon_reload(node)
     if deferred_actions.is_recorded(node, RESTART):
         start_slurmctld(node)
@@ -252,8 +269,7 @@ def install_hooks_and_move_state(node: Node) -> Tuple[bool, List[str]]:
         node.runner.run([node.paths.scontrol, "reconfigure"], timeout=60)
     deferred_actions.delete_action_record(node, RECONFIGURE)
     deferred_actions.delete_action_record(node, RESTART)
-    cluster_id.delete_record_of_new_database(node)
-    return True, notes
+    return True
 
 
 def _move_state(node: Node, move: StateMove) -> List[str]:

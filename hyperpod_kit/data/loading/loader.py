@@ -60,12 +60,13 @@ class HeldBatch(NamedTuple):
 
 @dataclass
 class LoopState:
-    """Of the loop over a loader: what it holds, whether the position was set since it began, which of all loops it is,
-    whether it was said that a batch comes again, whether the loader is one that Accelerate has prepared, how many
-    samples of the batch are fillers."""
+    """Of the loop over a loader: what it holds, whether the position was set and whether it was restored since it began,
+    which of all loops it is, whether the log has that a batch comes again, whether the loader is one that Accelerate
+    has prepared, how many samples of the batch are fillers."""
 
     held_batch: HeldBatch | None = None
     jumped: bool = True
+    restored: bool = False
     turn: int = 0
     warned: bool = False
     prepared: bool = False
@@ -80,7 +81,8 @@ class ElasticLoader(DataLoader[Any]):
 
     A batch counts for the position when the next one is asked for, or by `state_dict()`, which a save calls, or
     `trained()`. A loop that is left before gives its last batch back: it comes again, so looking at a batch loses none.
-    Of several iterators only the one that was begun last continues; an older one raises DataError.
+    Of several iterators only the one that was begun last continues; an older one raises DataError. So does one that
+    has returned a batch when a position is restored.
 
     A worker that dies, or returns nothing for `timeout` seconds, is replaced together with all others, and the batches
     that the trainer has not received come again from the new ones, in the same order. The fourth such failure in a row
@@ -372,6 +374,7 @@ class ElasticLoader(DataLoader[Any]):
         self._epochs_of_others.forget_named_epoch()
         self._replace_order(self._order_for_saved_position(state))
         self._jump_to_position(position)
+        self._loop.restored = True
 
     def _order_for_saved_position(self, state: Mapping[str, Any]) -> SampleOrder:
         """Return the order in which a saved position continues: the one that was given, or the position's."""
@@ -413,6 +416,7 @@ class ElasticLoader(DataLoader[Any]):
         if self._ledger and self._loop.jumped:
             self._ledger.write_segment_header(self.position)
         self._loop.jumped = False
+        self._loop.restored = False
         loop = None
         if self._loop.prepared:
             loop = AcceleratedLoop(self)
@@ -428,7 +432,7 @@ class ElasticLoader(DataLoader[Any]):
                 yield received
                 self._refuse_outdated_iterator(turn)
                 if self._loop.jumped:
-                    return  # the position was set in the loop's body
+                    return  # set_epoch was called in the loop's body
                 self.trained()
         finally:
             if loop:
@@ -487,6 +491,12 @@ class ElasticLoader(DataLoader[Any]):
             raise DataError(
                 "another iterator of this ElasticLoader was begun since: both would share one position",
                 hint="one loop at a time; for other data, as of an evaluation, make a loader of its own",
+            )
+        if self._loop.restored:
+            raise DataError(
+                f"the position of this ElasticLoader was restored to {self.position} after this iterator had returned "
+                "a batch: its next batches are those of the position before",
+                hint="restore before the first batch is requested, or begin another loop over the loader afterwards",
             )
 
     # --- what other programs ask for -----------------------------------------------------------------------------

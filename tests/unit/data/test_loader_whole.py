@@ -99,12 +99,40 @@ def test_of_two_iterators_the_older_one_raises(workers):
         list(zip(pairs, pairs, strict=False))
 
 
-def test_an_iterator_ends_where_the_position_is_set_under_it():
+def test_an_iterator_ends_where_another_epoch_is_set_under_it():
     moved = loader()
     older = iter(moved)
     next(older)
     moved.set_epoch(1)
     assert list(older) == [] and moved.position == COUNT
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_iterator_that_has_returned_a_batch_raises_where_a_position_is_restored(workers):
+    """Ended without a word, it would be a run of no step at all, which exits 0."""
+    saved = loader()
+    flat(itertools.islice(saved, 3))
+    state, rest = saved.state_dict(), flat(saved)
+    restored = loader(num_workers=workers)
+    older = iter(restored)
+    next(older)
+    restored.load_state_dict(state)
+    with pytest.raises(DataError, match="was restored to 8 after this iterator had returned a batch"):
+        next(older)
+    assert restored.position == state["position"]
+    assert flat(restored) == rest
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_iterator_that_was_made_before_the_restore_begins_at_the_position(workers):
+    """prime-rl #3332: one that has forked its workers already would go through the data from its beginning again."""
+    saved = loader()
+    flat(itertools.islice(saved, 3))
+    state, rest = saved.state_dict(), flat(saved)
+    restored = loader(num_workers=workers)
+    iterator = iter(restored)
+    restored.load_state_dict(state)
+    assert flat(iterator) == rest and restored.epoch == 1
 
 
 def test_a_limit_gives_equal_epochs_where_epochs_are_named():

@@ -118,10 +118,10 @@ def choose_state_copy_or_none(
 def _newer_copy_or_none(
     shared: SavedState, local: SavedState, now: float, running: Optional[RunningSlurmctld]
 ) -> Optional[StateCopy]:
-    """Return the newer copy, which was saved later and gives the higher job number. Where the two contradict
-    each other, a copy without any job can be left out and nothing is lost: it is that of a slurmctld that
-    has begun anew. Where both give the same number, being saved later proves nothing: a slurmctld that was
-    started on an old copy saves it anew."""
+    """Return the newer copy, which was saved later and gives the higher job number. Where the two contradict each other
+    or were saved in the same second, a copy without any job can be left out and nothing is lost: it is that of a
+    slurmctld that has begun anew. Where both give the same number, being saved later proves nothing: a slurmctld that
+    was started on an old copy saves it anew."""
     if shared.digest == local.digest:
         return StateCopy.SHARED
     if shared.saved_at is None or local.saved_at is None or max(shared.saved_at, local.saved_at) > now + AHEAD:
@@ -134,8 +134,8 @@ def _newer_copy_or_none(
     numbers = (local.next_job > shared.next_job) - (local.next_job < shared.next_job)
     if numbers == 0:
         return _proven_successor(shared, local, running)
-    if order == -numbers:
-        return None
+    if order != numbers:
+        return None  # within a second, too, a slurmctld can end on one copy and another begin anew on the other
     if numbers > 0:
         return StateCopy.LOCAL
     return StateCopy.SHARED

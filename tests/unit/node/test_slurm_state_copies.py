@@ -52,7 +52,7 @@ CHOICES = [
     ("none at all", None, None, StateCopy.SHARED),
     ("both the same", copy(NOW - 9, 5, "4"), copy(NOW - 9, 5, "4"), StateCopy.SHARED),
     ("slurmctld went on in its own", copy(NOW - 99, 25, "24"), copy(NOW - 1, 26, "25"), StateCopy.LOCAL),
-    ("the same second, one job later", copy(NOW - 1, 25, "24"), copy(NOW - 1, 26, "24", "25"), StateCopy.LOCAL),
+    ("the same second, another number", copy(NOW - 1, 25, "24"), copy(NOW - 1, 3, "2"), None),
     ("its last job may have ended there", copy(NOW - 99, 26, "25"), copy(NOW - 1, 26), None),
     ("the same number, saved later", copy(NOW - 99, 26, "25"), copy(NOW - 1, 26, "24"), None),
     ("all jobs ended there", copy(NOW - 99, 25, "24"), copy(NOW - 1, 30), StateCopy.LOCAL),
@@ -90,9 +90,9 @@ PROOF = object()
 SHA, OWN, PRO, NON = StateCopy.SHARED, StateCopy.LOCAL, PROOF, None
 COMBINATIONS = [
     # own is saved later, in the same second, earlier; its next number is each time higher, the same, lower
-    ("both have jobs", (True, True), (OWN, PRO, NON, OWN, NON, SHA, NON, PRO, SHA)),
-    ("only shared has jobs", (True, False), (OWN, PRO, SHA, OWN, SHA, SHA, NON, SHA, SHA)),
-    ("only own has jobs", (False, True), (OWN, OWN, NON, OWN, OWN, SHA, OWN, PRO, SHA)),
+    ("both have jobs", (True, True), (OWN, PRO, NON, NON, NON, NON, NON, PRO, SHA)),
+    ("only shared has jobs", (True, False), (OWN, PRO, SHA, NON, SHA, SHA, NON, SHA, SHA)),
+    ("only own has jobs", (False, True), (OWN, OWN, NON, OWN, OWN, NON, OWN, PRO, SHA)),
     ("neither has jobs", (False, False), (OWN, SHA, SHA, OWN, SHA, SHA, OWN, SHA, SHA)),
 ]
 RUNNING = {

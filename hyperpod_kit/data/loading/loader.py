@@ -60,7 +60,7 @@ class HeldBatch(NamedTuple):
 
 @dataclass
 class LoopState:
-    """Of the loop over a loader: what it holds, whether the position was set and whether it was restored since it began,
+    """Of the loop over a loader: what it holds, whether the position was set or restored since it began,
     which of all loops it is, whether the log has that a batch comes again, whether the loader is one that Accelerate
     has prepared, how many samples of the batch are fillers."""
 

@@ -37,6 +37,12 @@ class NodeReason:
 
 REASONS: Tuple[NodeReason, ...] = (
     NodeReason(
+        "spool-unusable",
+        r"hyperpod-kit:spool:.*",
+        "slurmd cannot store a job's batch script: its disk is full or read-only",
+        "on it: df -h; df -i; journalctl -k -p err; the kit undrains it once the disk can be written again",
+    ),
+    NodeReason(
         "drained-by-kit",
         r"hyperpod-kit:.*",
         "drained by the kit, which undrains it when the fault is over",

@@ -255,6 +255,7 @@ def clean_up_memory_command(args: argparse.Namespace) -> int:
 
 def prolog_gate_command(args: argparse.Namespace) -> int:
     from hyperpod_kit.node.commands.prolog_gate import (
+        record_spool_failure,
         refusal_text,
         repair_or_record_failing_mounts,
         restore_rules_or_reason,
@@ -272,7 +273,7 @@ def prolog_gate_command(args: argparse.Namespace) -> int:
     if failing:
         reason = refusal_text(failing)
     else:
-        reason = restore_rules_or_reason(node)
+        reason = restore_rules_or_reason(node) or record_spool_failure(node)
     devices = node.config.steps.device_checks
     if not reason and devices is not None and devices.gate:
         from hyperpod_kit.node.devices.gate import (

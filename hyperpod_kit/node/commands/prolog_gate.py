@@ -15,6 +15,7 @@ from hyperpod_kit.node.machine.timing import poll_until
 from hyperpod_kit.node.observe.check import check_mounts
 from hyperpod_kit.node.packets import packet_rules
 from hyperpod_kit.node.slurm import gate_refusal
+from hyperpod_kit.node.slurm.spool import SPOOL_REASON, spool_failure
 
 SECONDS = 30.0
 """The gate's own bound, of which the Prolog allows 40. A node must not be drained for a daemon that is back in two
@@ -63,6 +64,18 @@ def restore_rules_or_reason(node: Node) -> str:
     if rules.required and not rules.in_force:
         return f"hyperpod-kit: {rules.reason}"
     return ""
+
+
+def record_spool_failure(node: Node) -> str:
+    """Why no job may start although the mounts serve: slurmd cannot store its batch script, so Slurm would hold it.
+    "" when it can; a failure is recorded as the reason of Slurm's drain."""
+    failure = spool_failure(node)
+    if not failure:
+        return ""
+    reason = f"hyperpod-kit: {failure}"
+    if node.config.health.drain:
+        gate_refusal.record_refusal(node, node.paths.gate_refusal_record, reason=reason, slurm_reason=SPOOL_REASON)
+    return reason
 
 
 def _mounts_unusable_for_job_now(node: Node, user: str, gate_end: float) -> List[MountStatus]:

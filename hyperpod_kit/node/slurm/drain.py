@@ -1,5 +1,5 @@
-"""Keep jobs away from a node whose required mount is degraded, and let them back, without ever touching what somebody
-else said about the node.
+"""Keep jobs away from a node whose required mount is degraded, or whose slurmd could not store a job, and let them
+back, without ever touching what somebody else said about the node.
 
 What was told to Slurm is noted on disk: only a node whose reason is still, to the letter, the one that we gave is
 undrained. An administrator who resumes a node that we drained is not argued with.
@@ -24,6 +24,7 @@ from hyperpod_kit.node.machine.files import read_json, write_json
 from hyperpod_kit.node.observe import health_record
 from hyperpod_kit.node.observe.health_record import HealthRecord
 from hyperpod_kit.node.slurm import gate_refusal
+from hyperpod_kit.node.slurm.spool import SPOOL_REASON, spool_failure
 from hyperpod_kit.slurm.control import MOUNT_REASON, node_fields
 from hyperpod_kit.slurm.versions import HOLDS_BY_REASON
 from hyperpod_kit.untrusted import by_descriptor
@@ -52,8 +53,18 @@ def desired_reason_or_too_early(node: Node, records: Mapping[str, HealthRecord])
         if record is not None and (record.degraded or (record.failures and has_unhandled_gate_refusal(node))):
             return f"{PREFIX}{name}:{record.state}"
     if all(record is not None and record.failures == 0 for _, record in required):
-        return CLEAR
+        return _spool_reason_or_clear(node)
     return None
+
+
+def _spool_reason_or_clear(node: Node) -> str:
+    """Return the reason for slurmd's spool directory while it lasts. Only the gate begins it: no check writes there
+    unless a job was refused for it."""
+    refusal = gate_refusal.read_refusal(node.paths.gate_refusal_record) or {}
+    watched = SPOOL_REASON in (refusal.get("slurm_reason"), _read_last_drain_note(node).get("wish"))
+    if watched and spool_failure(node):
+        return SPOOL_REASON
+    return CLEAR
 
 
 def has_unhandled_gate_refusal(node: Node) -> bool:
@@ -106,7 +117,15 @@ def drain_or_undrain_for_mounts(node: Node) -> str:
             f"Slurm was not told of this node's mounts: {err.message}",
             hint=f"on the controller: scontrol show node {node.facts.node}",
         ) from err
-    _save_note(node, desired=reason, reason=given, agreed=given == reason)
+    try:
+        _save_note(node, desired=reason, reason=given, agreed=given == reason)
+    except OSError as err:
+        # The refusal's record is in memory and stays: without the note it alone says whose drain this is.
+        raise NodeError(
+            f"Slurm's state of this node was updated ({summary or 'no change'}), but not recorded in "
+            f"{node.paths.last_drain_request_note}: {err.strerror or err}",
+            hint="df -h / and df -i / on this node",
+        ) from err
     with contextlib.suppress(FileNotFoundError):
         by_descriptor.unlink(node.paths.gate_refusal_record)
     return summary
@@ -148,7 +167,7 @@ def _reason_without_mount_state(reason: str) -> str:
 def is_kit_reason(node: Node, slurm_node: SlurmNodeStatus, given: str) -> bool:
     """Return whether Slurm's reason for the node is one that the kit gave: as noted, in the kit's own words
     about a mount of this node, or Slurm's `Prolog error` for a job that the kit's gate has refused."""
-    if given and slurm_node.reason == given:
+    if slurm_node.reason == SPOOL_REASON or (given and slurm_node.reason == given):
         return True
     if slurm_node.reason.startswith(PREFIX):
         name, _, state = slurm_node.reason[len(PREFIX) :].rpartition(":")

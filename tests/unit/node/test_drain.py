@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -19,7 +20,7 @@ from hyperpod_kit.node.devices import slurm_state
 from hyperpod_kit.node.devices.findings import Cure, DeviceFinding
 from hyperpod_kit.node.observe import health_record
 from hyperpod_kit.node.observe.health_record import HealthRecord
-from hyperpod_kit.node.slurm import gate_refusal
+from hyperpod_kit.node.slurm import drain, gate_refusal
 from hyperpod_kit.node.slurm.drain import (
     AGAIN_AFTER,
     CLEAR,
@@ -27,6 +28,7 @@ from hyperpod_kit.node.slurm.drain import (
     drain_or_undrain_for_mounts,
     is_slurm_update_due,
 )
+from hyperpod_kit.node.slurm.spool import SPOOL_REASON
 from hyperpod_kit.run import Completed, LocalRunner
 from tests.support.capabilities import require
 from tests.support.ports import free_port
@@ -245,6 +247,47 @@ def test_a_refusal_is_as_old_as_slurms_word_for_it_whatever_the_clocks_say(node:
     gate_refusal.record_refusal(node.node, node.node.paths.gate_refusal_record)
     clock.now += 3600.0
     assert tell(node, slurm, GOOD) == "" and slurm.shown() == ("IDLE+DRAIN", "Prolog error")
+
+
+def test_a_node_whose_spool_cannot_be_written_stays_drained_until_it_can(
+    node: Any, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm's `Prolog error` for the refused job would be undone at once, as all mounts serve."""
+    failure = ["slurmd cannot store a job"]
+    monkeypatch.setattr(drain, "spool_failure", lambda node: failure[0])
+    records = found(node, GOOD)
+    assert desired_reason_or_too_early(node.node, records) == CLEAR, "no check writes there before a job was refused"
+    gate_refusal.record_refusal(node.node, node.node.paths.gate_refusal_record, slurm_reason=SPOOL_REASON)
+    slurm.say("state=drain", "reason=Prolog error")
+    assert is_slurm_update_due(node.node, records, first=False)
+    assert tell(node, slurm, GOOD) == f"drained: {SPOOL_REASON}" and slurm.shown() == ("IDLE+DRAIN", SPOOL_REASON)
+    assert not is_slurm_update_due(node.node, records, first=False) and tell(node, slurm, GOOD) == ""
+    failure[0] = ""
+    assert is_slurm_update_due(node.node, records, first=False)
+    assert tell(node, slurm, GOOD) == f"undrained: {SPOOL_REASON} is over" and slurm.shown() == ("IDLE", "")
+    assert not is_slurm_update_due(node.node, records, first=False)
+
+
+def test_a_drain_that_could_not_be_recorded_on_a_full_disk_is_undone_all_the_same(
+    node: Any, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failure = ["slurmd cannot store a job"]
+    monkeypatch.setattr(drain, "spool_failure", lambda node: failure[0])
+
+    def fail_to_write(path: str, data: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    write_json = drain.write_json
+    monkeypatch.setattr(drain, "write_json", fail_to_write)
+    gate_refusal.record_refusal(node.node, node.node.paths.gate_refusal_record, slurm_reason=SPOOL_REASON)
+    slurm.say("state=drain", "reason=Prolog error")
+    for summary in (f"drained: {SPOOL_REASON}", "no change"):
+        with pytest.raises(NodeError, match=f"was updated .{summary}., but not recorded in .*: No space left"):
+            tell(node, slurm, GOOD)
+        assert slurm.shown() == ("IDLE+DRAIN", SPOOL_REASON)
+    failure[0] = ""
+    monkeypatch.setattr(drain, "write_json", write_json)
+    assert tell(node, slurm, GOOD) == f"undrained: {SPOOL_REASON} is over" and slurm.shown() == ("IDLE", "")
 
 
 def test_a_refusal_is_an_error_that_names_slurms_words_and_is_tried_again(node: Any) -> None:

@@ -72,13 +72,16 @@ class Probe:
     which a directory that was made anew in the root's place does not have.
     """
 
-    def __init__(self, state: str, root: str = "", *, claim_path: str = "", deadline: float = DEADLINE) -> None:
+    def __init__(
+        self, state: str, root: str = "", *, claim_path: str = "", deadline: float = DEADLINE, longest: float = LONGEST
+    ) -> None:
         self._places = [state]
         if claim_path:
             self._places.append(claim_path)
         if root and is_path(root) and os.path.relpath(state, root) != state_place.RECORDS_DIRECTORY:
             self._places.append(os.path.join(root, state_place.STATE_POINTER))
         self._deadline = deadline
+        self._longest = longest
         self._process: Optional[subprocess.Popen[bytes]] = None
         self.has_timed_out = False
         """Whether the last probe came to no end: that of a mount that hangs, and not of a path that is not there."""
@@ -91,9 +94,9 @@ class Probe:
         return [sys.executable, "-I", "-S", "-c", _PROBE_BARE, *self._places]
 
     def answers(self, *, write: bool = True) -> bool:
-        """Return whether the paths answer; True where no process can be started.
+        """Return whether the paths answer; True where no process can be started, or each one is ended by a signal.
 
-        False after `deadline` seconds in which the probe did not get on at all. On a busy node it gets up to LONGEST:
+        False after `deadline` seconds in which the probe did not get on at all. On a busy node it gets up to `longest`:
         that it waits for a processor, or that several calls took some seconds each, says nothing of the file system.
         """
         if self._process is not None and self._process.poll() is None:
@@ -112,15 +115,17 @@ class Probe:
                 )
             except OSError:
                 return True
-            code = self._wait_while_it_gets_on(start + LONGEST)
+            code = self._wait_while_it_gets_on(start + self._longest)
             if code is None:
                 self.has_timed_out = True
                 self._process.kill()
                 return False
             self._process = None
-            # Ended by a signal it says nothing of the root: Slurm signals every process of a step, this one too.
-            if 0 <= code <= _SIGNAL or time.monotonic() >= start + self._deadline:
+            if 0 <= code <= _SIGNAL:
                 return code == 0
+            # Ended by a signal it says nothing of the root: Slurm signals every process of a step, this one too.
+            if time.monotonic() >= start + self._longest:
+                return True
 
     def _wait_while_it_gets_on(self, end: float) -> Optional[int]:
         """Return how the probe ended; None when it did not get on for `deadline` seconds, or has not ended by `end`."""

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import signal
+import sys
 import threading
 from pathlib import Path
 
@@ -47,7 +48,23 @@ def test_a_question_that_is_always_ended_has_an_end(tmp_path: Path, monkeypatch:
     program.write_text("#!/bin/sh\nkill -TERM $PPID\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert not Probe(str(tmp_path), deadline=0.3).answers()
+    assert Probe(str(tmp_path), deadline=0.1, longest=0.3).answers()
+
+
+def test_a_probe_that_is_ended_by_a_signal_late_on_a_busy_node_is_no_outage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for a processor until Slurm signals the step: the next one decides."""
+    once, state = tmp_path / "once", tmp_path / "state"
+    state.mkdir()
+    busy = f"({sys.executable} -c 'import time; end = time.time() + 0.4\nwhile time.time() < end: pass')"
+    program = tmp_path / "mktemp"
+    program.write_text(
+        f'#!/bin/sh\n[ -e {once} ] && exec {shutil.which("mktemp")} "$@"\n: >{once}\n{busy}\nkill -TERM $PPID\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert Probe(str(state), deadline=0.2).answers() and once.exists()
 
 
 @pytest.mark.parametrize(("work", "answers"), [("while :; do :; done", True), ("sleep 60", False)])

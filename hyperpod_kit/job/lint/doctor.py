@@ -282,6 +282,9 @@ def find_kit_task_prolog_set(facts: SlurmFacts) -> Iterator[DoctorFinding]:
         )
 
 
+MOST_JOBS_SHOWN = 20
+"""Jobs that a finding names."""
+
 RANKS = 8
 """Ranks on a node: most nodes have so many GPUs."""
 
@@ -314,6 +317,29 @@ def guard_has_seen(facts: SlurmFacts) -> Iterator[DoctorFinding]:
             yield DoctorFinding("S020", severity, f"{finding.code}: {finding.detail}", hint=finding.remedy)
 
 
+def unlaunched_jobs_are_held(facts: SlurmFacts) -> Iterator[DoctorFinding]:
+    """Find jobs that Slurm holds, until somebody releases them, because a node could not start their batch scripts."""
+    if facts.unlaunched is None:
+        yield DoctorFinding(
+            "S021",
+            "warning",
+            "squeue does not list the jobs, so it is unknown whether Slurm holds any after a failed launch",
+            hint="squeue --states=all",
+        )
+    elif facts.unlaunched:
+        jobs = " ".join(facts.unlaunched[:MOST_JOBS_SHOWN])
+        rest = len(facts.unlaunched) - MOST_JOBS_SHOWN
+        if rest > 0:
+            jobs += f" and {rest} more"
+        yield DoctorFinding(
+            "S021",
+            "error",
+            f"held because a node could not start the batch script: {jobs}",
+            hint="slurmctld's log names the node, whose slurmd's log has the reason (a full disk, a user that is not "
+            f"known there); drain the node, then: scontrol release {' '.join(facts.unlaunched[:MOST_JOBS_SHOWN])}",
+        )
+
+
 RULES: Tuple[Callable[[SlurmFacts], Iterator[DoctorFinding]], ...] = (
     find_missing_auto_resume_option,
     no_mount_gate,
@@ -332,4 +358,5 @@ RULES: Tuple[Callable[[SlurmFacts], Iterator[DoctorFinding]], ...] = (
     find_kit_task_prolog_set,
     few_descriptors,
     guard_has_seen,
+    unlaunched_jobs_are_held,
 )

@@ -13,8 +13,9 @@ from typing import Dict, List, Optional, Tuple
 from hyperpod_kit import descriptors
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.run import Runner
-from hyperpod_kit.slurm import control, findings, hyperpod, versions
+from hyperpod_kit.slurm import control, findings, hyperpod, records, versions
 from hyperpod_kit.slurm.findings import SlurmFinding
+from hyperpod_kit.slurm.job_id import JobId
 from hyperpod_kit.slurm.plugin_load import probe_plugin_load
 from hyperpod_kit.slurm.running_config import (
     HOOK_FILES,
@@ -31,6 +32,12 @@ PRINTED = ("prologflags", "requeueexithold", "schedulerparameters", "authinfo", 
 """Settings that every version of Slurm known here prints, set or not; a setting that is not printed is not judged."""
 
 
+LAUNCH_FAILED_HELD = "launch failed requeued held"
+"""Slurm's reason for a job whose batch script a node could not start (seen with 22.05 and a full spool directory)."""
+
+_HELD_FIELDS = tuple(field for field in records.FIELDS if field[0] not in ("NodeList", "BatchHost"))
+
+
 @dataclass(frozen=True)
 class SlurmFacts:
     """The facts about the running Slurm. `config`: `scontrol show config`, keys in lower case.
@@ -39,7 +46,8 @@ class SlurmFacts:
     of HyperPod; hooks: setting -> what is wrong; untold: settings that this Slurm prints in no form known here;
     task_prologs: programs; containers: whether srun knows --container-image (pyxis); nodes: how many there are, 0 when
     slurmctld did not say; descriptors: how many a process may open here at most; plugin_error: Slurm's own words about
-    our plugin, where it left it out; guard: what the guard of this node has found, nothing where there is none.
+    our plugin, where it left it out; guard: what the guard of this node has found, nothing where there is none;
+    unlaunched: jobs that Slurm holds because a node could not start their batch scripts, None when squeue did not say.
     """
 
     version: Version
@@ -54,6 +62,7 @@ class SlurmFacts:
     descriptors: int = 0
     plugin_error: str = ""
     guard: Tuple[SlurmFinding, ...] = ()
+    unlaunched: Optional[Tuple[str, ...]] = ()
 
 
 def query_slurm_facts(
@@ -98,6 +107,7 @@ def query_slurm_facts(
         descriptors.hard_limit(),
         plugin.error,
         _guard(guard_record),
+        _query_unlaunched_jobs(runner),
     )
 
 
@@ -106,6 +116,24 @@ def _guard(record: str) -> Tuple[SlurmFinding, ...]:
     if not os.path.exists(record):
         return ()
     return tuple(findings.findings_or_guard_silent(findings.read_guard_record(record), time.time()))
+
+
+def _query_unlaunched_jobs(runner: Runner) -> Optional[Tuple[str, ...]]:
+    """Return the jobs that are held with Slurm's reason `launch failed requeued held`; None when squeue fails."""
+    try:
+        job_records = records.query_squeue(runner, fields=_HELD_FIELDS)
+        return tuple(
+            JobId.from_record(job).slurm_id
+            for job in job_records
+            if job.get("JobState") == "PENDING" and _words(job.get("Reason", "")) == LAUNCH_FAILED_HELD
+        )
+    except (RunError, ValueError):
+        return None
+
+
+def _words(reason: str) -> str:
+    """Return a job's reason without Slurm's underscores: some commands print them, some do not."""
+    return reason.replace("_", " ").strip().lower()
 
 
 def _nodes(runner: Runner) -> int:

@@ -54,6 +54,7 @@ def changed(**settings: Any) -> doctor_look.SlurmFacts:
             "descriptors",
             "plugin_error",
             "guard",
+            "unlaunched",
         )
         if key in settings
     }
@@ -112,6 +113,8 @@ CASES: list[tuple[str, doctor_look.SlurmFacts, str]] = [
     ),
     ("S015", changed(untold=("prolog",)), ""),
     ("S019", changed(nodes=125, descriptors=1024), ""),
+    ("S021", changed(unlaunched=("11", "12_4")), ""),
+    ("S021", changed(unlaunched=None), ""),
     (
         "S018",
         changed(
@@ -141,8 +144,9 @@ def test_a_task_prolog_of_ours_is_an_error_where_there_are_containers() -> None:
 
 
 def test_every_rule_has_a_case() -> None:
-    assert len(CASES) == len(doctor.RULES) + 4, (
-        "of option_unknown, hyperpod_needs, memory_of_its_own and gate_comes_late there are two"
+    assert len(CASES) == len(doctor.RULES) + 5, (
+        "of option_unknown, hyperpod_needs, memory_of_its_own, gate_comes_late and unlaunched_jobs_are_held there are "
+        "two"
     )
 
 
@@ -204,6 +208,7 @@ def examined(name: str, place: Path) -> tuple[list[str], doctor_look.SlurmFacts]
             "scontrol show config": text,
             "sbatch --help": "--auto-resume",
             "srun --help": "--container-image=[USER@][REGISTRY#]IMAGE[:TAG]|PATH",
+            "squeue job": "",
         }
     )
     facts = doctor_look.query_slurm_facts(runner, hook_directory=str(place), hyperpod_directory=str(place / "none"))

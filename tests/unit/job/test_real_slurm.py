@@ -148,6 +148,29 @@ def test_doctor_reads_a_real_configuration(work: Work) -> None:
     assert found["S003"]["line"] == "PrologFlags=Alloc"
 
 
+def test_doctor_names_a_job_that_slurm_holds_because_a_node_could_not_start_it(work: Work) -> None:
+    """As on a node whose disk is full: here a file stands where slurmd would make the job's directory."""
+    spools = [work.slurm.base / f"spool-n{number}" for number in range(1, work.slurm.count + 1)]
+    probe = work.submit("--steps", "5000").id
+    work.slurm.call("scancel", probe)
+    obstacles = [spool / f"job{int(probe) + 1:05d}" for spool in spools]
+    for obstacle in obstacles:
+        obstacle.write_text("")
+    try:
+        job = work.submit("--steps", "5").id
+        assert int(job) == int(probe) + 1
+        until(lambda: "held" in work.slurm.call("squeue", "-h", "-j", job, "-o", "%r"), what="held job")
+        done = work.slurm.call(PYTHON, "-I", "-S", str(MAIN), "doctor", "--json", check=False)
+        [finding] = [finding for finding in json.loads(done)["findings"] if finding["code"] == "S021"]
+        assert finding["severity"] == "error" and finding["message"].endswith(f"batch script: {job}")
+        assert finding["hint"].endswith(f"scontrol release {job}")
+    finally:
+        for obstacle in obstacles:
+            obstacle.unlink(missing_ok=True)
+    work.slurm.call("scontrol", "release", job)
+    work.state("COMPLETED")
+
+
 def test_usr1_saves_requeues_and_goes_on(work: Work) -> None:
     work.submit("--steps", "30", "--every", "1000", "--save-on-usr1", "--pause", "0.1")
     # Both: a rank that does not listen yet is ended by the signal.

@@ -1,4 +1,5 @@
-"""The mount of one node hangs or is lost: drained with our reason, the job runs elsewhere, the node comes back.
+"""The mount of one node hangs or is lost, or its disk is full: drained with our reason, the job runs elsewhere, the node
+comes back.
 
 `hang`: its server does not answer, and whoever touches it waits in the kernel. `lost`: the daemon is gone, and the
 server refuses a new mount.
@@ -13,6 +14,7 @@ from typing import Callable, Iterator, cast
 
 import pytest
 
+from hyperpod_kit.node.slurm.spool import DEFAULT_DIRECTORY, SPOOL_REASON
 from tests.faults.job import Job
 from tests.faults.machines import REASON, MachineSite
 from tests.faults.profiles import IN_S3
@@ -123,3 +125,32 @@ def test_an_administrators_drain_is_left_alone(site: MachineSite, row: Row) -> N
     state, why = site.node(node)
     assert "DRAIN" in state and why == "fan 3 rattles"
     row("a mount hangs on a node that an administrator has drained", "the administrator's drain and reason stay", None)
+
+
+@contextlib.contextmanager
+def full_spool(site: MachineSite, node: str) -> Iterator[None]:
+    """slurmd's spool directory on a file system that has no room for a batch script, until it is taken away again."""
+    site.on(node, "mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", DEFAULT_DIRECTORY)
+    try:
+        yield
+    finally:
+        site.on(node, "umount", "--lazy", DEFAULT_DIRECTORY)
+
+
+def test_a_node_without_room_for_a_batch_script(job: Job, site: MachineSite, row: Row) -> None:
+    """Without the gate Slurm would hold the job (`launch failed requeued held`) until somebody releases it."""
+    victim = sorted(site.nodes)[0]
+    at = time.time()
+    with full_spool(site, victim):
+        job.submit("--steps", str(STEPS), "--pause", "0.1")
+        seconds = job.resumed_after("", at, 150)
+        assert victim not in job.rows("attempt")[-1]["nodes"] and job.rows("attempt")[-1]["nodes"], job.told()
+        until(lambda: site.node(victim)[1] == SPOOL_REASON, what="a node that stays drained", timeout=120)
+    given_back(site, victim)
+    job.ended_well(STEPS, timeout=240)
+    row(
+        "the disk of slurmd's spool directory is full just before the start",
+        "the gate refuses, the job starts elsewhere by itself, undrained when there is room",
+        seconds,
+        f"from submission, {job.show()['Restarts']} requeue",
+    )

@@ -1,5 +1,5 @@
-"""The mount of one node hangs or is lost, or its disk is full: drained with our reason, the job runs elsewhere, the node
-comes back.
+"""The mount of one node hangs or is lost, or its disk is full: drained with our reason, the job runs elsewhere, the
+node comes back.
 
 `hang`: its server does not answer, and whoever touches it waits in the kernel. `lost`: the daemon is gone, and the
 server refuses a new mount.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -34,14 +35,29 @@ def site(site: Site) -> MachineSite:
     return cast(MachineSite, site)
 
 
-def render(tree: Path, site: MachineSite, name: str) -> None:
-    """That release's bundle of the site's configuration, where all machines see it."""
+SINCE_THE_EARLIER_RELEASE = ("capacity",)
+"""Keys of an instance group that the earlier release does not know; no node reads them."""
+
+
+def earlier_configuration(site: MachineSite, directory: Path) -> Path:
+    """The site's configuration as the earlier release can read it."""
+    parameters = json.loads(site.config.read_text())
+    for group in parameters["hyperpod_kit"]["cluster"]["instance_groups"]:
+        for key in SINCE_THE_EARLIER_RELEASE:
+            group.pop(key, None)
+    path = directory / site.config.name
+    path.write_text(json.dumps(parameters))
+    return path
+
+
+def render(tree: Path, site: MachineSite, name: str, configuration: Path) -> None:
+    """That release's bundle of a configuration, where all machines see it."""
     argv = [
         sys.executable,
         "-m",
         "hyperpod_kit.cli.main",
         "render",
-        str(site.config),
+        str(configuration),
         "--output",
         str(site.here / name),
     ]
@@ -75,8 +91,8 @@ def own_environment(site: MachineSite, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("own_environment")
 def test_another_bundle_is_installed_in_place(job: Job, site: MachineSite, row: Row, tmp_path: Path) -> None:
     """From the earlier bundle to this one, machine by machine, and back; a rank is killed after each change."""
-    render(bundles.earlier_sources(tmp_path / "earlier"), site, EARLIER)
-    render(REPOSITORY, site, THIS)
+    render(bundles.earlier_sources(tmp_path / "earlier"), site, EARLIER, earlier_configuration(site, tmp_path))
+    render(REPOSITORY, site, THIS, site.config)
     try:
         for node in site.nodes:
             earlier = install(site, node, EARLIER)

@@ -255,6 +255,7 @@ def main() -> int:
     told = ProgressWriter()
     checkpoints = Checkpoints(os.environ["HPK_CHECKPOINT_ROOT"], rank, count, args.keep_on)
     state, first = checkpoints.load(), checkpoints.step
+    told.report_first_step(first + 1)
     say(attempt=attempt, rank=rank, resumed=os.environ["HPK_RESUME_FROM"], at=first, node=os.environ["SLURMD_NODENAME"])
     ranks = Ranks(rank, count, Path(os.environ["HPK_STATE"], "meet", f"{attempt}.{launch()}"))
     for step in range(first + 1, args.steps + 1):

@@ -288,6 +288,23 @@ def query_running_step_ids(runner: Runner, job_id: JobId, step_name_prefix: str)
     ]
 
 
+def query_batch_step_nodes(runner: Runner) -> Dict[str, str]:
+    """Query on which node each job's batch script was started: id (`12`, `11_2`) -> node. Raises RunError.
+
+    A job's BatchHost does not say it: a slurmctld that was restarted, or in newer releases has read slurm.conf again,
+    gives the first of the nodes that the job still has (seen with 22.05 and 24.11).
+    """
+    argv = ["squeue", "--steps", "--local", "--all", "--noheader", "-o", "%i %N"]
+    done = runner.run(argv, timeout=DEADLINE, env=records.UNSET)
+    nodes: Dict[str, str] = {}
+    for line in done.stdout.splitlines():
+        step_id, _, node = line.strip().partition(" ")
+        job_id, _, step_name = step_id.rpartition(".")
+        if step_name == "batch" and node.strip():
+            nodes[job_id] = node.strip()
+    return nodes
+
+
 def kill_steps(runner: Runner, job_id: JobId, step_name_prefix: str) -> List[str]:
     """Send SIGKILL to the job's steps whose name begins with `step_name_prefix`, and return their ids. Raises
     RunError."""

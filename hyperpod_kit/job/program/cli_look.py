@@ -316,6 +316,10 @@ def sweep_command(args: argparse.Namespace) -> int:
     except RunError as err:
         raise Unreachable(f"cannot ask Slurm: {err.message}") from err
     orphans, problems = find_orphans(job_records)
+    without_script, unknown = find_jobs_without_script(runner, job_records, time.time())
+    known = {orphan.job_id for orphan in orphans}
+    orphans += [orphan for orphan in without_script if orphan.job_id not in known]
+    problems += unknown
     confirmed, unconfirmed = confirm_cancels(runner, find_cancelled_in_hang(job_records))
     orphans += confirmed
     problems += unconfirmed
@@ -350,13 +354,27 @@ def _print_swept_orphans(done: Sequence[Tuple[Orphan, str]], *, dry_run: bool, a
 # (`job run --requeue-after-cancel`): who cancelled it is in slurmctld's log alone.
 #
 # With --no-kill a job survives the loss of a node; when that node was the batch host, Slurm removes it from the job,
-# the script is gone, and nothing ever ends the job (observed with 22.05; the same code is in 26.11).
+# the script is gone, and nothing ever ends the job (observed with 22.05; the same code is in 26.11). A slurmctld that
+# is restarted meanwhile names another node as the batch host: there the batch step tells.
 
-_SWEPT_FIELDS = (*records.FIELDS, ("EndTime", "EndTime"), ("ExitCode", "exit_code"))
+_SWEPT_FIELDS = (
+    *records.FIELDS,
+    ("StartTime", "StartTime"),
+    ("EndTime", "EndTime"),
+    ("ExitCode", "exit_code"),
+)
 
 _REQUEUE_AFTER_CANCEL = re.compile(rf"(?:^|\s){re.escape(REQUEUE_AFTER_CANCEL_MARK)}(\d{{1,10}})(?:\s|$)")
 
 WITHOUT_HOST = "runs without its batch host"
+
+WITHOUT_SCRIPT = "runs without its batch script on"
+
+_LISTS_BATCH_STEPS = (22, 5)
+"""The first version of Slurm known to list the batch step of every running job."""
+
+_SCRIPT_STARTS_WITHIN = 120.0
+"""Seconds from a job's start within which its batch step may not be listed yet; the Prolog has ended before."""
 
 
 @dataclass(frozen=True)
@@ -411,6 +429,61 @@ def _orphan(job: Mapping[str, str]) -> Optional[Orphan]:
     if state == "RUNNING" and job.get("BatchFlag") != "0" and host and nodes and host not in expand(nodes):
         return Orphan(JobId.from_record(job).slurm_id, host, requeue, owner=owner)
     return None
+
+
+def find_jobs_without_script(
+    runner: Runner, job_records: Sequence[Mapping[str, str]], now: float
+) -> Tuple[List[Orphan], List[str]]:
+    """Return the running jobs whose batch script is gone although their BatchHost is one of their nodes, and a line
+    about what is not known.
+
+    Slurm 22.05 keeps the record of such a job's batch step, with the node that was lost; 24.11 has none any more. A
+    healthy job's is listed by both, also after a restart and a reconfiguration. `now`: Unix seconds.
+    """
+    try:
+        if _squeue_version(runner) < _LISTS_BATCH_STEPS:
+            return [], []
+        node_by_job = control.query_batch_step_nodes(runner)
+        suspects = [job for job in job_records if _lacks_script(job, node_by_job, now)]
+        if not suspects:
+            return [], []
+        # Jobs and steps were read one after the other: a job may have been requeued, and run elsewhere, in between.
+        latest_records = {job.get("JobId"): job for job in jobs(runner)}
+        node_by_job = control.query_batch_step_nodes(runner)
+    except RunError as err:
+        return [], [f"it is unknown whether a batch script has lost its node: {err.message}"]
+    orphan_jobs: List[Orphan] = []
+    for job in suspects:
+        latest = latest_records.get(job.get("JobId"), {})
+        if latest.get("Restarts") != job.get("Restarts") or not _lacks_script(latest, node_by_job, now):
+            continue
+        job_id = JobId.from_record(latest).slurm_id
+        is_requeueable, nodes = latest.get("Requeue") == "1", latest.get("NodeList", "")
+        orphan_jobs.append(Orphan(job_id, nodes, is_requeueable, WITHOUT_SCRIPT, owner=latest.get("UserId", "")))
+    return orphan_jobs, []
+
+
+def _lacks_script(job: Mapping[str, str], node_by_job: Mapping[str, str], now: float) -> bool:
+    """Return whether a running batch job has no batch step on one of its nodes; of a heterogeneous job, its leader."""
+    if job.get("HetJobOffset", "0") != "0" or job.get("JobState") != "RUNNING" or job.get("BatchFlag") != "1":
+        return False
+    started_at = control.parse_slurm_time_or_zero(job.get("StartTime", ""))
+    if not started_at or now - started_at < _SCRIPT_STARTS_WITHIN:
+        return False
+    try:
+        nodes = expand(job.get("NodeList", ""))
+    except ValueError:
+        return False
+    return bool(nodes) and node_by_job.get(JobId.from_record(job).slurm_id) not in nodes
+
+
+def _squeue_version(runner: Runner) -> Tuple[int, int]:
+    """Return the version of squeue, (0, 0) when it does not say. Raises RunError."""
+    done = runner.run(["squeue", "--version"], timeout=control.DEADLINE)
+    match = re.search(r"(\d{2})\.(\d{2})", done.stdout)
+    if match is None:
+        return 0, 0
+    return int(match.group(1)), int(match.group(2))
 
 
 @dataclass(frozen=True)

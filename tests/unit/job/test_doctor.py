@@ -7,7 +7,7 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Sequence
 
 import pytest
 
@@ -371,7 +371,9 @@ JobId=10 JobState=RUNNING Requeue=1 BatchFlag=0 NodeList=n2
 def test_orphans_are_put_back_and_nobody_else(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    runner = RecordingRunner({"squeue job": JOBS, "scontrol requeue": ""})
+    runner = RecordingRunner(
+        {"squeue job": JOBS, "squeue --version": "slurm 22.05.8", "squeue --steps": "", "scontrol requeue": ""}
+    )
     monkeypatch.setattr(cli_look, "LocalRunner", lambda: runner)
     assert cli.main(["sweep", "--dry-run"]) == 0
     assert "job 5 runs without its batch host n1: would be requeued" in capsys.readouterr().out
@@ -380,3 +382,56 @@ def test_orphans_are_put_back_and_nobody_else(
     assert [call for call in runner.calls if "requeue" in call] == ["scontrol requeue 5", "scontrol requeue 7_3"]
     assert "job 6 runs without its batch host n1: it was submitted with --no-requeue" in capsys.readouterr().out
     assert [one.job_id for one in cli_look.find_orphans(cli_look.jobs(runner))[0]] == ["5", "6", "7_3"]
+
+
+STEPS = "4.batch n1\n4.0 n[1-2]\n5.batch n1\n7_3.batch n9\n11.batch n4\n12.batch n5\n14.0 n2\n"
+NOW = 1_800_000_000
+AFTER_A_RESTART = """\
+JobId=4 JobState=RUNNING Requeue=1 BatchFlag=1 BatchHost=n1 NodeList=n[1-3] Restarts=0 StartTime=1799990000
+JobId=5 JobState=RUNNING Requeue=1 BatchFlag=1 BatchHost=n2 NodeList=n[2-3] Restarts=0 UserId=1001 StartTime=1799990000
+JobId=8 ArrayJobId=7 ArrayTaskId=3 JobState=RUNNING Requeue=0 BatchFlag=1 BatchHost=n2 NodeList=n2 Restarts=0 \
+StartTime=1799990000
+JobId=11 JobState=RUNNING Requeue=1 BatchFlag=1 BatchHost=n2 NodeList=n2 Restarts=1 StartTime=1799990000
+JobId=12 JobState=PENDING Requeue=1 BatchFlag=1 NodeList=(null) Restarts=1
+JobId=13 JobState=RUNNING Requeue=1 BatchFlag=1 BatchHost=n2 NodeList=n2 Restarts=0 StartTime=1799999900
+JobId=14 JobState=RUNNING Requeue=1 BatchFlag=1 BatchHost=n2 NodeList=n2 Restarts=0 StartTime=1799990000
+JobId=15 JobState=RUNNING Requeue=1 BatchFlag=0 BatchHost= NodeList=n2 Restarts=0 StartTime=1799990000
+"""
+
+
+def without_script(version: str, *listings: str, steps: Sequence[str] = (STEPS, STEPS)) -> list[tuple[str, str]]:
+    """(job, nodes) of those that are found; `listings` and `steps`: what squeue prints, time after time."""
+    jobs_printed, steps_printed = iter(listings), iter(steps)
+    runner = RecordingRunner(
+        {
+            "squeue --version": f"slurm {version}\n",
+            "squeue job": lambda argv: next(jobs_printed),
+            "squeue --steps": lambda argv: next(steps_printed),
+        }
+    )
+    found, unknown = cli_look.find_jobs_without_script(runner, cli_look.jobs(runner), NOW)
+    assert unknown == []
+    return [(orphan.job_id, orphan.host) for orphan in found]
+
+
+def test_a_restarted_slurmctld_names_another_batch_host_and_the_batch_step_tells() -> None:
+    """5 and 7_3: it is on a node that was lost (22.05). 14: there is none (24.11). 11 was queued again meanwhile, 13
+    has just begun, 15 has no script."""
+    later = AFTER_A_RESTART.replace("NodeList=n2 Restarts=1", "NodeList=n4 Restarts=2")
+    found = [("5", "n[2-3]"), ("7_3", "n2"), ("14", "n2")]
+    assert without_script("24.11.5", AFTER_A_RESTART, later) == found
+    steps = (STEPS, STEPS + "14.batch n2\n")
+    assert without_script("24.11.5", AFTER_A_RESTART, later, steps=steps) == found[:2]
+    assert without_script("20.11.4", AFTER_A_RESTART) == [], "nobody has seen what that one lists"
+
+
+def test_steps_that_are_not_listed_are_a_problem_and_no_orphan() -> None:
+    runner = RecordingRunner(
+        {
+            "squeue --version": "slurm 24.11.5\n",
+            "squeue job": AFTER_A_RESTART,
+            "squeue --steps": (1, "Socket timed out"),
+        }
+    )
+    found, [problem] = cli_look.find_jobs_without_script(runner, cli_look.jobs(runner), NOW)
+    assert found == [] and "Socket timed out" in problem

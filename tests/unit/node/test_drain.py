@@ -18,6 +18,7 @@ from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.node.devices import slurm_state
 from hyperpod_kit.node.devices.findings import Cure, DeviceFinding
+from hyperpod_kit.node.machine import files
 from hyperpod_kit.node.observe import health_record
 from hyperpod_kit.node.observe.health_record import HealthRecord
 from hyperpod_kit.node.slurm import drain, gate_refusal
@@ -277,7 +278,6 @@ def test_a_drain_that_could_not_be_recorded_on_a_full_disk_is_undone_all_the_sam
     def fail_to_write(path: str, data: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    write_json = drain.write_json
     monkeypatch.setattr(drain, "write_json", fail_to_write)
     gate_refusal.record_refusal(node.node, node.node.paths.gate_refusal_record, slurm_reason=SPOOL_REASON)
     slurm.say("state=drain", "reason=Prolog error")
@@ -286,7 +286,7 @@ def test_a_drain_that_could_not_be_recorded_on_a_full_disk_is_undone_all_the_sam
             tell(node, slurm, GOOD)
         assert slurm.shown() == ("IDLE+DRAIN", SPOOL_REASON)
     failure[0] = ""
-    monkeypatch.setattr(drain, "write_json", write_json)
+    monkeypatch.setattr(drain, "write_json", files.write_json)
     assert tell(node, slurm, GOOD) == f"undrained: {SPOOL_REASON} is over" and slurm.shown() == ("IDLE", "")
 
 

@@ -35,15 +35,15 @@ def site(site: Site) -> MachineSite:
     return cast(MachineSite, site)
 
 
-SINCE_THE_EARLIER_RELEASE = ("capacity",)
-"""Keys of an instance group that the earlier release does not know; no node reads them."""
+UNKNOWN_TO_THE_EARLIER_BUNDLE = ("capacity",)
+"""Keys of an instance group that the earlier sources do not know; no node reads them."""
 
 
 def earlier_configuration(site: MachineSite, directory: Path) -> Path:
-    """The site's configuration as the earlier release can read it."""
+    """The site's configuration as the earlier sources can read it."""
     parameters = json.loads(site.config.read_text())
     for group in parameters["hyperpod_kit"]["cluster"]["instance_groups"]:
-        for key in SINCE_THE_EARLIER_RELEASE:
+        for key in UNKNOWN_TO_THE_EARLIER_BUNDLE:
             group.pop(key, None)
     path = directory / site.config.name
     path.write_text(json.dumps(parameters))

@@ -135,6 +135,20 @@ def test_an_iterator_that_was_made_before_the_restore_begins_at_the_position(wor
     assert flat(iterator) == rest and restored.epoch == 1
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_epochs_after_a_resume_are_whole(workers):
+    """datasets #7447: with persistent workers they were as short as the rest of the first."""
+    saved = loader()
+    flat(itertools.islice(saved, 7))
+    state, rest = saved.state_dict(), flat(saved)
+    restored = loader(num_workers=workers, **({"persistent_workers": True} if workers else {}))
+    restored.load_state_dict(state)
+    whole = loader()
+    flat(whole)
+    assert flat(restored) == rest
+    assert [flat(restored) for _ in range(2)] == [flat(whole) for _ in range(2)]
+
+
 def test_a_limit_gives_equal_epochs_where_epochs_are_named():
     """As Lightning names them: by the sampler, from the epoch on that it is in itself."""
     limited = loader()

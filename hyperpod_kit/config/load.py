@@ -89,10 +89,9 @@ def check(path: Path, *, with_service_model: bool = True) -> Checked:
 def _explain_missing_kit_key(path: Path, missing: Finding) -> Finding:
     return replace(
         missing,
-        message="missing: this is a file in the format of AWS's own scripts",
+        message="missing: this is a file as AWS's own scripts take it",
         hint=f"hyperpod-kit init --from-parameters {path} NEW.json adds it, with --from-cluster NAME or "
-        "--from-cluster-config FILE from an existing cluster; to write it by hand, see `hyperpod-kit init "
-        "--from-example`",
+        "--from-cluster-config FILE from what there is; by hand: what `hyperpod-kit init --from-example` has",
     )
 
 

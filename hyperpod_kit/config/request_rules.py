@@ -36,7 +36,7 @@ def find_create_cluster_refusals(settings: Settings) -> Iterator[Finding]:
         yield Finding(
             "HPK-R005",
             AT,
-            "not checked: the limits, patterns and values of CreateCluster (botocore is not installed)",
+            "not checked: the limits, patterns and values of CreateCluster, for botocore is not installed",
             requirements_install_command("admin"),
             INFO,
         )
@@ -49,7 +49,7 @@ def find_create_cluster_refusals(settings: Settings) -> Iterator[Finding]:
             nearest = near[0]
         region_problem = request_shape.Problem(f"{AT}.region", "", newer=True, near=nearest)
         yield Finding(
-            CODE, region_problem.path, f"botocore does not list the region `{region}`", _remedy(region_problem), WARNING
+            CODE, region_problem.path, f"botocore knows no region `{region}`", _remedy(region_problem), WARNING
         )
     for problem in problems:
         path = configuration_path_of(settings, request, problem.path)
@@ -61,7 +61,7 @@ def _remedy(problem: request_shape.Problem) -> str:
     if problem.near:
         near = f"Did you mean `{problem.near}`? "
     if problem.newer:
-        return f"{near}If AWS supports it, this botocore is too old: pip install -U boto3"
+        return f"{near}If AWS has it, this botocore is too old: pip install -U boto3"
     return "Correct the value"
 
 

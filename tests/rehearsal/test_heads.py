@@ -81,7 +81,7 @@ def same_on_both(driver: Heads) -> None:
 
 def sweeps(driver: Heads) -> List[bool]:
     """Whether each head does what is done once."""
-    return ["the sweep runs on" not in driver.on(head, f"{KIT} job sweep") for head in HEADS]
+    return ["this is done on" not in driver.on(head, f"{KIT} job sweep") for head in HEADS]
 
 
 def both_up(driver: Heads) -> None:

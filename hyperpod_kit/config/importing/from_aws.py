@@ -115,14 +115,11 @@ def _normalise_slurm_request(cluster: Any) -> Mapping[str, Any]:
         isinstance(group, Mapping) and isinstance(group.get("InstanceGroupName"), str) for group in groups
     ):
         raise ConfigError(
-            (
-                "this is not a cluster: expected the JSON of CreateCluster or DescribeCluster, or a list of "
-                "instance groups"
-            ),
+            "this is not a cluster: expected the JSON of CreateCluster or DescribeCluster, or a list of groups",
             hint="aws sagemaker describe-cluster --cluster-name NAME > cluster.json",
         )
     if isinstance(request.get("Orchestrator"), Mapping) and "Eks" in request["Orchestrator"]:
-        raise ConfigError("this cluster is orchestrated by EKS; hyperpod-kit supports only Slurm clusters")
+        raise ConfigError("this cluster is orchestrated by EKS; only Slurm clusters can be described here")
     return dict(request)
 
 
@@ -138,7 +135,7 @@ class _RequestReader:
         Raises ConfigError when this is another file.
         """
         if not isinstance(given, Mapping):
-            raise ConfigError("provisioning_parameters.json is not a JSON object")
+            raise ConfigError("provisioning_parameters.json holds no object")
         if "hyperpod_kit" in given:
             raise ConfigError("this is a configuration of hyperpod-kit already", hint="hyperpod-kit validate FILE")
         for key in given:
@@ -173,7 +170,7 @@ class _RequestReader:
     def _note_head_among_workers(self, name: str, partition: Any) -> None:
         """Note that a controller or login group is listed among the workers, as AWS's Terraform module
         does."""
-        self.notes.append(f"partition `{partition or name}` of group `{name}`: its nodes will run no jobs")
+        self.notes.append(f"partition `{partition or name}` of group `{name}`: its nodes run no jobs here")
 
     def _keep_known_worker_keys(self, entry: Any) -> Any:
         """An entry of worker_groups with the keys that it has here; AWS's Terraform module writes others there."""
@@ -224,7 +221,7 @@ class _RequestReader:
         source = first_lifecycle_scripts_uri(request)
         if source is not None:
             kit["bundle"] = {"bucket": source.partition("://")[2].partition("/")[0]}
-            self.notes.append(f"the lifecycle scripts at {source}: the bundle replaces them")
+            self.notes.append(f"the lifecycle scripts at {source}: the bundle takes their place")
 
     def _fill_group_roles_and_workers(self, values: dict[str, Any], groups: Sequence[Mapping[str, Any]]) -> None:
         """controller_group, login_group and worker_groups, from SlurmConfig where the API has it."""
@@ -241,8 +238,7 @@ class _RequestReader:
                 elif isinstance(slurm.get("PartitionNames"), list) and slurm["PartitionNames"]:
                     partitions[name], *other_partitions = slurm["PartitionNames"]
                     self.notes += [
-                        f"partition `{other}` of group `{name}`: a group has one partition"
-                        for other in other_partitions
+                        f"partition `{other}` of group `{name}`: it has one here" for other in other_partitions
                     ]
         names = [group.get("InstanceGroupName") for group in groups]
         login = values.get("login_group")
@@ -255,7 +251,7 @@ class _RequestReader:
         workers = [name for name in names if name not in heads]
         for name in workers:
             if partitions.get(name) is None:
-                self.notes.append(f"the partition of group `{name}` is unknown: it gets a partition of the same name")
+                self.notes.append(f"no partition of group `{name}` is known: it gets one of its own name")
         values.setdefault("version", "1.0.0")
         values.setdefault("workload_manager", "slurm")
         for name, partition in partitions.items():
@@ -273,7 +269,7 @@ class _RequestReader:
             chosen = LifecycleMode.ON_CREATE.value
             if LifecycleMode.ON_INIT_COMPLETE in modes:
                 chosen = LifecycleMode.ON_INIT_COMPLETE.value
-            self.notes.append(f"lifecycle modes differ between groups: the file uses {chosen} for all")
+            self.notes.append(f"lifecycle modes differ from group to group: the file says {chosen} for all")
             return chosen
         return next(iter(modes), LifecycleMode.ON_INIT_COMPLETE.value)
 
@@ -287,9 +283,7 @@ class _RequestReader:
             right = spelling.get(str(key).lower(), key)
             if right != key and right not in group:
                 corrected[right] = corrected.pop(key)
-                self.notes.append(
-                    f"the spelling `{key}` in group `{group['InstanceGroupName']}`: AWS's spelling is {right}"
-                )
+                self.notes.append(f"`{key}` of group `{group['InstanceGroupName']}` as it is spelled: AWS says {right}")
         return corrected
 
     def _group_lifecycle_mode(self, group: Mapping[str, Any]) -> str:
@@ -321,16 +315,14 @@ class _RequestReader:
         ):
             cluster["slurm_config_strategy"] = strategy
         elif strategy:
-            self.notes.append(
-                f"SlurmConfigStrategy {strategy}: not allowed in on_create mode or with NodeProvisioningMode"
-            )
+            self.notes.append(f"SlurmConfigStrategy {strategy}: not in on_create mode nor beside NodeProvisioningMode")
         database = slurm.get("AccountingDatabase")
         if isinstance(database, Mapping):
             keys = {"endpoint": "Endpoint", "secret_arn": "SecretArn", "port": "Port", "name": "Name"}
             cluster["accounting_database"] = {key: database[field] for key, field in keys.items() if field in database}
         for field in slurm:
             if field not in ("SlurmConfigStrategy", "AccountingDatabase"):
-                self.notes.append(f"Orchestrator.Slurm.{field}: the configuration has no key for it")
+                self.notes.append(f"Orchestrator.Slurm.{field}: there is no key for it")
 
     def _read_instance_group(
         self, group: Mapping[str, Any], cluster: Mapping[str, Any], storage: ImportedStorage
@@ -365,7 +357,7 @@ class _RequestReader:
         right = INSTANCE_TYPE_PREFIX + given
         if re.fullmatch(INSTANCE_TYPE, given) or not re.fullmatch(INSTANCE_TYPE, right):
             return given
-        self.notes.append(f"the spelling `InstanceType` {given} in group `{name}`: AWS's spelling is {right}")
+        self.notes.append(f"`InstanceType` {given} of group `{name}` as it is spelled: AWS says {right}")
         return right
 
     def _add_passthrough_fields(
@@ -392,7 +384,7 @@ class _RequestReader:
             if _create_cluster_accepts(field, value, of_group=bool(where)):
                 passthrough[field] = value
             elif not described or _is_create_cluster_field(field, of_group=bool(where)):
-                self.notes.append(f"{where}{field}: CreateCluster does not accept it in this form")
+                self.notes.append(f"{where}{field}: CreateCluster does not take it like this")
         if passthrough:
             entry["api"] = passthrough
 
@@ -514,16 +506,14 @@ def set_on_create_for_slurm_configurations(values: dict[str, Any]) -> list[str]:
     notes = []
     if given.get("slurm_shared_directory"):
         notes.append(
-            f"the state that AWS's scripts keep below {given['slurm_shared_directory']}/aws/hyperpod is "
-            "not imported: this kit keeps it in .hyperpod-kit on the mount of slurm.state, so controllers "
-            "with this bundle do not have the jobs of the running cluster"
+            f"the state that AWS's scripts keep below {given['slurm_shared_directory']}/aws/hyperpod is not taken "
+            "over: here it is in .hyperpod-kit on the mount of slurm.state, so the jobs of a cluster that runs are not "
+            "known to controllers with this bundle"
         )
     if given.get("slurm_database_endpoint"):
-        notes.append("slurm_database_endpoint: accounting with several controllers is not supported (HPK-G022)")
+        notes.append("slurm_database_endpoint: there is no accounting on several controllers (HPK-G022)")
     if given.get("slurm_sns_arn"):
-        notes.append(
-            "slurm_sns_arn: no notification of a failover is sent; your own script can set SlurmctldPrimaryOnProg"
-        )
+        notes.append("slurm_sns_arn: nobody is told of a failover; SlurmctldPrimaryOnProg of a script of yours can")
     return notes
 
 
@@ -541,7 +531,7 @@ def set_heads_guessed_by_name(values: dict[str, Any], groups: Sequence[Any]) -> 
         if key in values or len(named) != 1:
             continue
         values[key] = named[0]
-        notes.append(f"the {role} group, which no file names: `{named[0]}` is used because of its name ({key})")
+        notes.append(f"who the {role} is, which nothing says: it is `{named[0]}` here, by its name ({key})")
     return notes
 
 
@@ -590,9 +580,7 @@ class ImportedStorage:
                 values = tuple(str(given.get(key, "")) for key in form.config.keys)
                 self._mounts.setdefault((kind, path, values), []).append(group)
             else:
-                self.notes.append(
-                    f"group `{group}`: InstanceStorageConfigs.{kind or '?'}: the configuration has no key for it"
-                )
+                self.notes.append(f"group `{group}`: InstanceStorageConfigs.{kind or '?'}: there is no key for it")
         return keys
 
     def build_mounts_and_drop_short_forms(self, configuration_values: dict[str, Any]) -> list[dict[str, Any]]:

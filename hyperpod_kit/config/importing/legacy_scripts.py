@@ -27,15 +27,15 @@ _DONE: Mapping[str, str] = {
     "on_create.sh": "the bundle's own script",
     AWS_MAIN: "the bundle's own steps",
     PARAMETERS: "this configuration",
-    FLAGS_FILE: "this list covers its flags",
+    FLAGS_FILE: "what its flags say is in this list",
     "start_slurm.sh": "hyperpod_kit.cluster.lifecycle_mode",
     "mount_fsx.sh": "hyperpod_kit.mounts, kind lustre",
     "mount_fsx_openzfs.sh": "hyperpod_kit.mounts, kind openzfs",
     "utils/mount-s3.sh": "hyperpod_kit.mounts, kind mountpoint-s3",
-    "utils/fsx_auto_detect.sh": "hyperpod_kit.mounts, which handles mounts that HyperPod made",
+    "utils/fsx_auto_detect.sh": "hyperpod_kit.mounts, which knows mounts that HyperPod made",
     "add_users.sh": "hyperpod_kit.users",
     USERS_FILE: "hyperpod_kit.users",
-    "shared_users_sample.txt": "only an example",
+    "shared_users_sample.txt": "an example, no more",
     "hotfix/hold-lustre-client.sh": "the step `clients`",
     "setup_mariadb_accounting.sh": f"{STEPS}.accounting",
     "utils/enable_slurm_log_rotation.sh": f"{STEPS}.log_rotation",
@@ -46,13 +46,13 @@ _DONE: Mapping[str, str] = {
     "utils/motd.sh": f"{STEPS}.login_message",
     "utils/motd.txt": f"{STEPS}.login_message",
     "utils/install_docker.sh": f"{STEPS}.docker, with NVIDIA's runtime where the image has it",
-    "utils/pam_adopt_cgroup_wheel.sh": f"{STEPS}.pam_slurm_adopt; Slurm's memory limits stay unchanged",
+    "utils/pam_adopt_cgroup_wheel.sh": f"{STEPS}.pam_slurm_adopt; Slurm's limits of memory stay as they are",
     "multi_headnode_setup/headnode_setup.sh": "two nodes in the controller's group; its accounting is lost (HPK-G022)",
     "observability/install_node_exporter.sh": f"{STEPS}.node_exporter",
     "observability/install_slurm_exporter.sh": f"{STEPS}.node_exporter, on the controller",
 }
 _LOST: Mapping[str, str] = {
-    "multi_headnode_setup/": "no notification of a failover is sent; your own script can set SlurmctldPrimaryOnProg",
+    "multi_headnode_setup/": "nobody is told of a failover; SlurmctldPrimaryOnProg of a script of yours can",
     "observability/": "list observability/ itself as the path of a script, and install_observability.py as its run",
 }
 _PARTS = {
@@ -131,7 +131,7 @@ _STEPS = (
 
 
 _INSTEAD: Mapping[str, str] = {
-    "setup_sssd.py": f"{STEPS}.sssd does it, with the password in a secret instead of scrambled in {FLAGS_FILE}",
+    "setup_sssd.py": f"{STEPS}.sssd does it, with the password in a secret and not scrambled in {FLAGS_FILE}",
 }
 """What could take a script's place once somebody has said more than the script does."""
 
@@ -183,11 +183,11 @@ def _describe_outcome(
 ) -> str:
     step = next((candidate for candidate in _STEPS if candidate.run == path), None)
     if step and not flags.get(step.flag, step.flag not in _OFF):
-        return f"not run: {step.flag} is off in {FLAGS_FILE}; the equivalent is {STEPS}.{step.key}"
+        return f"not run: {step.flag} is off in {FLAGS_FILE}; here it is {STEPS}.{step.key}"
     if _is_below_slash_ended_directory(path, "observability/") and not flags.get(_EXPORTERS, _EXPORTERS not in _OFF):
         return f"not run: {_EXPORTERS} is off in {FLAGS_FILE}"
     if path in _DONE:
-        return f"replaced by {_DONE[path]}"
+        return f"done by {_DONE[path]}"
     part_of = next(
         (
             script_name
@@ -197,19 +197,19 @@ def _describe_outcome(
         "",
     )
     if part_of:
-        return f"belongs to {part_of}"
+        return f"goes with {part_of}"
     lost = next(
         (reason for where, reason in _LOST.items() if path == where or _is_below_slash_ended_directory(path, where)), ""
     )
     if lost:
         return f"lost: {lost}"
     if path not in kept_scripts:
-        return "lost: not a file of AWS's set; list it under hyperpod_kit.scripts if nodes should run it"
+        return "lost: no file of AWS's set; list it under hyperpod_kit.scripts if a node is to run it"
     script = kept_scripts[path]
     if not flags.get(script.flag, True):
         return f"not run: {script.flag} is off in {FLAGS_FILE}"
     if kept_at is None:
-        return "lost, unless it is kept as your own script: --scripts DIR"
+        return "lost, unless it is kept as a script of yours: --scripts DIR"
     instead = ""
     if path in _INSTEAD:
         instead = f"; {_INSTEAD[path]}"
@@ -223,19 +223,18 @@ def _is_below_slash_ended_directory(path: str, directory: str) -> bool:
 def _classify_foreign_scripts(paths: Sequence[str], kept_at: Optional[str], entry_script: str) -> LegacyScripts:
     """A set of somebody's own: what it does beside our steps only its author knows."""
     remaining = [path for path in sorted(paths) if path != PARAMETERS]
-    parameters_line = (f"{PARAMETERS}: replaced by {_DONE[PARAMETERS]}",) if PARAMETERS in paths else ()
+    parameters_line = (f"{PARAMETERS}: done by {_DONE[PARAMETERS]}",) if PARAMETERS in paths else ()
     if kept_at is None or entry_script not in paths:
         if entry_script in paths:
             reason = "--scripts DIR keeps all of them"
         else:
-            reason = f"{entry_script} is not among them"
+            reason = f"there is no {entry_script} among them"
         return LegacyScripts((*parameters_line, *(f"{path}: lost: {reason}" for path in remaining)))
     script = {"name": "earlier", "path": kept_at, "run": entry_script, "when": AFTER_MOUNTS, "timeout": 900}
     note = (
-        f"{entry_script} runs completely after the mounts: remove from it what the bundle does now "
-        "(mounts, users, Slurm)"
+        f"{entry_script} runs whole behind the mounts: take out of it what the bundle does now (mounts, users, Slurm)"
     )
-    kept = tuple(f"{path}: kept, as part of your script `earlier`" for path in remaining)
+    kept = tuple(f"{path}: kept, of your script `earlier`" for path in remaining)
     return LegacyScripts((*parameters_line, *kept), (script,), (), (note,))
 
 
@@ -279,7 +278,7 @@ def _parse_shared_users(shared_users_txt: bytes) -> tuple[tuple[dict[str, Any], 
         else:
             home = f"/home/{name}"
         if home != f"/home/{name}":
-            notes.append(f"the home {home} of {name}: this kit uses /home/{name}, or an EFS access point (`homes`)")
+            notes.append(f"the home {home} of {name}: here it is /home/{name}, or an access point of EFS (`homes`)")
     if users:
-        notes.append(f"{USERS_FILE} has no gids, so each user gets a gid equal to the uid: compare with `id`")
+        notes.append(f"gids of {USERS_FILE}: it has none, so each user gets the one of its uid: compare with `id`")
     return tuple(users), tuple(notes)

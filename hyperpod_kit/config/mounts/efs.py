@@ -16,7 +16,7 @@ def check_access_point_and_iam_use_tls(settings: Settings) -> Iterator[Finding]:
     """Report access points and IAM without TLS."""
     for mount, at in settings.mounts_of_kind(EfsMount):
         if mount.access_point_id is not None and not mount.tls:
-            yield Finding("HPK-E003", f"{at}.tls", "an access point can be mounted with TLS only", "Set tls to true")
+            yield Finding("HPK-E003", f"{at}.tls", "an access point is mounted with TLS only", "Set tls to true")
         if mount.iam and not mount.tls:
             yield Finding("HPK-E004", f"{at}.iam", "IAM authorization needs TLS", "Set tls to true")
 
@@ -33,7 +33,7 @@ def check_mounts_denied_by_homes_policy(settings: Settings) -> Iterator[Finding]
                 "HPK-U015",
                 f"{at}.access_point_id",
                 f"{mount.file_system_id} holds the homes: its policy denies mounts without an access point",
-                "Create an access point for it, or use another file system",
+                "Make an access point for it, or use another file system",
             )
         elif not mount.iam:
             yield Finding(

@@ -31,8 +31,8 @@ def check_fsx_keys_come_together(settings: Settings) -> Iterator[Finding]:
         yield Finding(
             "HPK-F003",
             missing,
-            "missing: the two FSx keys must be given together",
-            f'Add "{missing}", or remove the other key',
+            "missing: the two FSx keys belong together",
+            f'Add "{missing}", or remove the other one',
         )
 
 
@@ -45,8 +45,8 @@ def check_something_sets_efa_up(settings: Settings) -> Iterator[Finding]:
             yield Finding(
                 "HPK-F007",
                 f"{at}.efa",
-                "no script that runs before the mounts could install FSx's set-up of EFA: if the image "
-                "does not have it, nodes mount over TCP without a warning",
+                "no script runs before the mounts that could install FSx's set-up of EFA: where the image has none, "
+                "nodes mount by TCP and say nothing",
                 "Add the script (mounts, `lustre`), or set efa to false",
                 WARNING,
             )
@@ -69,7 +69,7 @@ KIND = MountForm(
                 "HPK-F002",
                 r"[A-Za-z0-9]{1,8}",
                 "`{value}` is not a Lustre mount name",
-                "Use 1 to 8 letters and digits: see `aws fsx describe-file-systems`",
+                "It is 1 to 8 letters and digits: see `aws fsx describe-file-systems`",
             ),
         ),
         "efa": Field("Whether it is mounted over EFA, once that is set up."),

@@ -60,7 +60,7 @@ def check_paths_absolute_and_plain(settings: Settings) -> Iterator[Finding]:
             )
         elif path != "/" and not (PATH.fullmatch(path) and len(path) <= LONGEST):
             plain = PATH.fullmatch(path) is not None
-            problem = "has characters that a shell would interpret, and"
+            problem = "has characters that a shell would change, and"
             if plain:
                 problem = f"has {len(path)} characters, and"
             yield Finding(
@@ -94,8 +94,8 @@ def warn_of_suid_and_devices(settings: Settings) -> Iterator[Finding]:
             yield Finding(
                 "HPK-M016",
                 f"{at}.suid_and_devices",
-                f"whoever is root for the server of `{mount.name}` can create a program there that is root "
-                "on every node with this mount",
+                f"whoever the server of `{mount.name}` takes for root makes a program there that is root on every "
+                f"node which mounts it",
                 "Remove it, unless set-user-id programs have to run from there and nobody else can write as root",
                 WARNING,
             )
@@ -113,7 +113,7 @@ def check_paths_disjoint(settings: Settings) -> Iterator[Finding]:
                 yield Finding(
                     "HPK-M014",
                     f"{at}.path",
-                    f"`{mount.path}` is also the path of `{other_name}`",
+                    f"`{mount.path}` is where `{other_name}` is mounted too",
                     "Choose another path",
                 )
                 break
@@ -121,8 +121,8 @@ def check_paths_disjoint(settings: Settings) -> Iterator[Finding]:
                 yield Finding(
                     "HPK-M015",
                     f"{at}.path",
-                    f"`{mount.path}` and `{other_path}` (`{other_name}`) are nested",
-                    "Use paths that are not nested: the inner mount disappears whenever the outer one is remounted",
+                    f"`{mount.path}` and `{other_path}` (`{other_name}`) lie inside each other",
+                    "Put them side by side: the inner one vanishes whenever the outer one is mounted again",
                 )
                 break
         earlier_mounts.append(mount)

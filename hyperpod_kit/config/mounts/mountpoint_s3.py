@@ -60,12 +60,7 @@ def check_cache_directory(settings: Settings) -> Iterator[Finding]:
         where = mount.cache_dir
         if where is None:
             if mount.cache_mib is not None:
-                yield Finding(
-                    "HPK-S010",
-                    f"{at}.cache_mib",
-                    "missing: cache_mib needs cache_dir",
-                    "Add cache_dir, or remove cache_mib",
-                )
+                yield Finding("HPK-S010", f"{at}.cache_mib", "there is no cache_dir", "Add it, or remove cache_mib")
         elif not PATH.fullmatch(where) or ".." in where.split("/") or "." in where.split("/"):
             yield Finding(
                 "HPK-S011",
@@ -83,7 +78,7 @@ def check_cache_directory(settings: Settings) -> Iterator[Finding]:
                 yield Finding(
                     "HPK-S013",
                     f"{at}.cache_dir",
-                    f"`{where}` is on `{above.name}`, which is not a local disk",
+                    f"`{where}` lies on `{above.name}`, which is not a local disk",
                     "Use local NVMe: a mount of kind nvme, or /opt/dlami/nvme",
                 )
 
@@ -96,7 +91,7 @@ def check_part_sizes_limits_and_largest_file(settings: Settings) -> Iterator[Fin
             size: Optional[int] = getattr(mount, key)
             if size is not None and not smallest <= size <= largest:
                 yield Finding(
-                    "HPK-S015", f"{at}.{key}", f"{size} MiB is not a valid part size", f"Use {smallest} to {largest}"
+                    "HPK-S015", f"{at}.{key}", f"{size} MiB is not a size of a part", f"Use {smallest} to {largest}"
                 )
         for key, (low, high) in COUNTS.items():
             count: Optional[int] = getattr(mount, key)
@@ -109,8 +104,8 @@ def check_part_sizes_limits_and_largest_file(settings: Settings) -> Iterator[Fin
                 yield Finding(
                     "HPK-S017",
                     f"{at}.largest_file_gib",
-                    f"a file of {mount.largest_file_gib} GiB does not fit into {PARTS:,} parts of {part} "
-                    f"MiB: writing it would fail after {part * PARTS / 1024:.1f} GiB",
+                    f"a file of {mount.largest_file_gib} GiB does not fit into {PARTS:,} parts of {part} MiB: "
+                    f"its writer would fail after {part * PARTS / 1024:.1f} GiB",
                     f"Set write_part_size_mib to {needed} or more",
                     WARNING,
                 )
@@ -128,7 +123,7 @@ def check_storage_class_and_encryption(settings: Settings) -> Iterator[Finding]:
             )
         if mount.sse is not None and mount.sse not in ENCRYPTIONS:
             yield Finding(
-                "HPK-S021", f"{at}.sse", f"`{mount.sse}` is not an encryption type", f"Use {', '.join(ENCRYPTIONS)}"
+                "HPK-S021", f"{at}.sse", f"`{mount.sse}` is not an encryption", f"Use {', '.join(ENCRYPTIONS)}"
             )
         if mount.sse_kms_key_id is not None and (
             not KEY.fullmatch(mount.sse_kms_key_id) or not (mount.sse or "").startswith("aws:kms")
@@ -136,8 +131,8 @@ def check_storage_class_and_encryption(settings: Settings) -> Iterator[Finding]:
             yield Finding(
                 "HPK-S022",
                 f"{at}.sse_kms_key_id",
-                f"`{mount.sse_kms_key_id}` cannot be used: it is not a KMS key, or sse is not aws:kms",
-                "Use its ARN, its id or alias/NAME, and set sse to aws:kms",
+                f"`{mount.sse_kms_key_id}` cannot be used: it is not a key of KMS, or sse is not aws:kms",
+                "Write its ARN, its id or alias/NAME, and set sse to aws:kms",
             )
 
 
@@ -161,12 +156,9 @@ def report_short_form_is_read_only(settings: Settings) -> Iterator[Finding]:
         yield Finding(
             "HPK-S023",
             "bucketname",
-            (
-                f"`{settings.parameters.bucketname}` is mounted read-only at /mount-s3: no checkpoint can be "
-                "written to it"
-            ),
-            "For training data that is correct. To write, remove it, and give hyperpod_kit.mounts a "
-            "mountpoint-s3 mount with read_only false",
+            f"`{settings.parameters.bucketname}` is mounted at /mount-s3 read-only: no checkpoint can be written there",
+            "For data that is right. To write, remove it, and give hyperpod_kit.mounts a mountpoint-s3 mount with "
+            "read_only false",
             INFO,
         )
 
@@ -182,7 +174,7 @@ def check_prefix_and_write_options(settings: Settings) -> Iterator[Finding]:
             yield Finding(
                 "HPK-S003",
                 f"{at}.prefix",
-                f"`{mount.prefix}` has characters that a shell or systemd would interpret",
+                f"`{mount.prefix}` has characters that a shell or systemd would change",
                 "Use letters, digits and ._=- between slashes, no slash first",
             )
         writes = [key for key in ("allow_delete", "allow_overwrite", "incremental_upload") if getattr(mount, key)]
@@ -194,8 +186,8 @@ def check_prefix_and_write_options(settings: Settings) -> Iterator[Finding]:
             yield Finding(
                 "HPK-S008",
                 f"{at}.incremental_upload",
-                f"`{mount.bucket}` is not a directory bucket: only directory buckets support appending",
-                "Remove it, or use an S3 Express One Zone bucket",
+                f"`{mount.bucket}` is not a directory bucket: only those can append",
+                "Remove it, or use a bucket of S3 Express One Zone",
             )
 
 
@@ -216,7 +208,7 @@ def check_uid_gid_and_world_writable_modes(settings: Settings) -> Iterator[Findi
                 "HPK-S009",
                 f"{at}.world_writable",
                 "neither dir_mode nor file_mode lets everybody write",
-                "Remove it, or set the intended mode",
+                "Remove it, or set the mode that you mean",
             )
         for key, number in (("uid", mount.uid), ("gid", mount.gid)):
             if not 0 <= number < 2**32 - 1:
@@ -233,7 +225,7 @@ def check_some_user_can_write(settings: Settings) -> Iterator[Finding]:
         yield Finding(
             "HPK-S024",
             f"{at}.read_only",
-            f"only root can write to `{mount.path}`: all its directories have owner {mount.uid}, group "
+            f"only root can write to `{mount.path}`: every directory there is shown with owner {mount.uid}, group "
             f"{mount.gid} and mode {mount.dir_mode}",
             "Set uid to the user who writes; or gid to a group, with dir_mode 0775 and file_mode 0664; or read_only to "
             "true",
@@ -252,10 +244,9 @@ def check_bundle_prefix_not_writable(settings: Settings) -> Iterator[Finding]:
             yield Finding(
                 "HPK-B005",
                 KIND.configuration_path_of_key(at, "prefix"),
-                f"`{mount.name}` can write to s3://{bundle.bucket}/{bundle.prefix}, where the bundle is: "
-                "whoever can write there controls, as root, every node that is created or replaced "
-                "afterwards",
-                "Set read_only to true, or use another bucket, or a prefix outside the bundle's",
+                f"`{mount.name}` can write to s3://{bundle.bucket}/{bundle.prefix}, where the bundle is: whoever may "
+                f"write there is root of every node that is made or replaced afterwards",
+                "Set read_only to true, or use another bucket, or a prefix beside the bundle's",
             )
 
 
@@ -270,10 +261,10 @@ KIND = MountForm(
                 "Use 3 to 63 lower-case letters, digits, dots and hyphens, without s3://",
             ),
         ),
-        "prefix": Field("Only this prefix of it; ends in /."),
-        "read_only": Field("Whether the mount is read-only."),
-        "allow_delete": Field("Whether files can be deleted."),
-        "allow_overwrite": Field("Whether files can be overwritten, from their beginning."),
+        "prefix": Field("Only this part of it; ends in /."),
+        "read_only": Field("Whether nothing can be written."),
+        "allow_delete": Field("Whether files can be removed."),
+        "allow_overwrite": Field("Whether a file can be written again from its beginning."),
         "incremental_upload": Field("Whether files can be appended to; on directory buckets only."),
         "uid": Field("Owner shown for every file."),
         "gid": Field("Group shown for every file."),
@@ -281,19 +272,21 @@ KIND = MountForm(
         "file_mode": Field("Mode shown for files, octal, in quotes.", pattern=MODE),
         "cache_dir": Field("Directory of a local cache; it is not encrypted and relaxes consistency."),
         "cache_mib": Field("MiB that the cache may use."),
-        "metadata_ttl": Field("Seconds that metadata are cached, or `minimal`, or `indefinite`.", pattern=METADATA_TTL),
+        "metadata_ttl": Field(
+            "Seconds that metadata are believed, or `minimal`, or `indefinite`.", pattern=METADATA_TTL
+        ),
         "read_part_size_mib": Field("MiB of one request when reading."),
         "write_part_size_mib": Field("MiB of one part of an upload; a file has at most 10,000 parts."),
-        "largest_file_gib": Field("GiB of the largest file that will be written, to validate the part size."),
+        "largest_file_gib": Field("GiB of the largest file that will be written, to check the parts against."),
         "max_threads": Field("Threads that serve the file system."),
-        "maximum_throughput_gbps": Field("Target throughput of the client in Gbit/s."),
-        "endpoint_url": Field("A custom S3 endpoint.", pattern=ENDPOINT),
-        "force_path_style": Field("Whether the bucket's name is in the path instead of the host name."),
-        "expected_bucket_owner": Field("Account that must own the bucket, in quotes.", pattern=ACCOUNT),
-        "requester_pays": Field("Whether this account pays for requests."),
-        "storage_class": Field("Storage class of new objects."),
-        "sse": Field("Encryption of new objects: aws:kms or aws:kms:dsse."),
-        "sse_kms_key_id": Field("KMS key of that encryption."),
+        "maximum_throughput_gbps": Field("Gbit/s that the client aims at."),
+        "endpoint_url": Field("An endpoint that is not AWS's own.", pattern=ENDPOINT),
+        "force_path_style": Field("Whether the bucket's name stands in the path instead of the host."),
+        "expected_bucket_owner": Field("Account that has to own the bucket, in quotes.", pattern=ACCOUNT),
+        "requester_pays": Field("Whether requests are paid by this account."),
+        "storage_class": Field("Storage class of what is written."),
+        "sse": Field("Encryption of what is written: aws:kms or aws:kms:dsse."),
+        "sse_kms_key_id": Field("KMS key of that."),
     },
     nicknames=("s3", "mount-s3", "mountpoint"),
     short_form=ShortForm({"bucket": "bucketname"}, mount_from_short_form),

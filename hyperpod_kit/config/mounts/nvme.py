@@ -39,8 +39,8 @@ def check_uid_gid_and_world_writable_mode(settings: Settings) -> Iterator[Findin
             yield Finding(
                 "HPK-N004",
                 f"{at}.mode",
-                f"with `{mount.mode}` every user can delete every other user's files",
-                'Use "1777": with the sticky bit only the owner can delete a file',
+                f"with `{mount.mode}` everybody may remove everybody's files",
+                'Use "1777": the sticky bit leaves each file to its owner',
             )
         if mount.world_writable and not everybody:
             yield Finding(
@@ -79,7 +79,8 @@ def check_some_user_can_write(settings: Settings) -> Iterator[Finding]:
         yield Finding(
             "HPK-N007",
             f"{at}.mode",
-            f"only root can write to `{mount.path}`: it has owner {mount.uid}, group {mount.gid} and mode {mount.mode}",
+            f"only root can write to `{mount.path}`: it belongs to owner {mount.uid} and group {mount.gid} with mode "
+            f"{mount.mode}",
             'Set uid to the user who writes; or mode to "1777" and world_writable to true',
             WARNING,
         )

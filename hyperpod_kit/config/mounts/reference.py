@@ -14,18 +14,18 @@ from hyperpod_kit.config.settings.patterns import Pattern
 from hyperpod_kit.model.states import ROLES
 
 COMMON: Mapping[str, Field] = {
-    "kind": Field("Kind of the mount."),
+    "kind": Field("What is mounted."),
     "name": Field("Name of the mount: part of unit names and of reasons in Slurm."),
-    "path": Field("Directory on which it is mounted."),
-    "required": Field("Whether a node without it fails, and starts no job."),
-    "roles": Field("Roles whose nodes have it.", ROLES),
+    "path": Field("Where it is mounted."),
+    "required": Field("Whether a node without it has failed, and no job starts there."),
+    "roles": Field("Nodes that have it.", ROLES),
     "groups": Field("Instance groups that have it; none means every group of the roles."),
     "region": Field(
-        "Region of the file system or bucket; default: the cluster's.",
+        "Region of the file system or bucket where it is not the cluster's.",
         pattern=Pattern("HPK-M007", patterns.REGION, "`{value}` is not an AWS region", "Write it like us-east-1"),
     ),
-    "suid_and_devices": Field("Whether set-user-id programs and device files work on it (no nosuid, no nodev)."),
-    "world_writable": Field("Confirms a mode with which everybody can write."),
+    "suid_and_devices": Field("Whether set-user-id programs and device files there count (no nosuid, no nodev)."),
+    "world_writable": Field("Says that a mode which everybody may write to is meant."),
 }
 """Keys that several kinds have and that mean the same in each."""
 

@@ -42,5 +42,5 @@ def describe_secret_value(key: str, value: str) -> Optional[str]:
     for _, what in find_secrets_in_text(value):
         return what
     if value and _SENSITIVE.search(key) and not ARN.fullmatch(value):
-        return "a secret in plain text"
+        return "a secret that is written out"
     return None

@@ -48,7 +48,7 @@ def read_document(path: Path) -> Document:
         Finding(
             "HPK-C004",
             key_path,
-            f"the key occurs twice, first on line {first.line}",
+            f"the key is written twice, first on line {first.line}",
             "Keep one of the two",
             line=second.line,
             column=second.column,
@@ -79,7 +79,9 @@ def parse_text(path: Path, text: str) -> tuple[Any, SourceMap]:
             hint = f"correct line {err.position.line}"
         if shown:
             where = f"{where}: {shown}"
-        raise ConfigError(f"{path} is not valid YAML: {_escape_unprintable(str(err))}{where}", hint=hint) from err
+        raise ConfigError(
+            f"{path} is not YAML that can be read: {_escape_unprintable(str(err))}{where}", hint=hint
+        ) from err
     except (source_map.TooDeep, RecursionError):
         raise ConfigError(f"{path} is nested deeper than {source_map.DEEPEST} levels") from None
 
@@ -93,11 +95,11 @@ def _read_bounded_text(path: Path) -> str:
                 _wait_for_pipe_input(path, file.fileno())
             data = file.read(LARGEST + 1)
         if len(data) > LARGEST:
-            raise UsageError(f"{path} is larger than {LARGEST >> 20} MiB, too large for a configuration")
+            raise UsageError(f"{path} has more than {LARGEST >> 20} MiB: that is not a configuration")
         # Line ends of Windows and of old Macs count as line ends.
         return data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except FileNotFoundError:
-        raise Absent(f"no such configuration file: {path}", hint="hyperpod-kit init") from None
+        raise Absent(f"there is no configuration file {path}", hint="hyperpod-kit init") from None
     except UnicodeDecodeError as err:
         raise UsageError(
             f"cannot read {path}: byte {err.start} is not UTF-8", hint="save it as UTF-8; PowerShell's > writes UTF-16"
@@ -111,7 +113,7 @@ def _wait_for_pipe_input(path: Path, pipe: int) -> None:
     poller = select.poll()
     poller.register(pipe, select.POLLIN)
     if not poller.poll(PIPE_SECONDS * 1000):
-        raise UsageError(f"{path} is a pipe, and no data arrived within {PIPE_SECONDS} s")
+        raise UsageError(f"{path} is a pipe, and nothing has come through it within {PIPE_SECONDS} s")
     os.set_blocking(pipe, True)
 
 
@@ -121,7 +123,7 @@ def _parse_json(path: Path, text: str) -> tuple[Any, SourceMap]:
         return values, source_map.map_json_positions(text)
     except json.JSONDecodeError as err:
         if text.split("\n")[err.lineno - 1].lstrip().startswith(("//", "#", "/*")):
-            hint = f"remove line {err.lineno}: JSON does not allow comments"
+            hint = f"remove line {err.lineno}: JSON takes no comments"
         else:
             hint = f"correct line {err.lineno}, or name the file .yaml if it is YAML"
         raise ConfigError(
@@ -132,19 +134,19 @@ def _parse_json(path: Path, text: str) -> tuple[Any, SourceMap]:
     except ValueError as err:
         problem = str(err)  # of NaN
         if "digits" in problem:
-            problem = "it has a number with thousands of digits"
-        raise ConfigError(f"{path} is not valid JSON: {problem}") from err
+            problem = "it has a number of thousands of digits"
+        raise ConfigError(f"{path} is not JSON that can be read: {problem}") from err
 
 
 def _reject_json_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not a JSON number")
+    raise ValueError(f"{name} is not a number of JSON's")
 
 
 def _displayable_line_hiding_secrets(text: str, number: int) -> str:
     """A line to show; empty where the text has no such line: a file that stops too early is wrong behind its end."""
     line = next(iter(text.split("\n")[number - 1 :]), "").strip()
     if any(credentials.find_secrets_in_text(line)):
-        return "(a line that is not shown because it looks like a secret)"
+        return "(a line that is not shown: it looks like a secret)"
     return _escape_unprintable(line)[:80]
 
 

@@ -21,7 +21,7 @@ def find_secrets_and_unfit_texts(values: Mapping[str, Any], path: str = "") -> I
         else:
             child_path = str(key)
         if _has_control_or_bidi_characters(str(key)):
-            yield Finding("HPK-C007", child_path, "the key has control characters", "Type the key again by hand")
+            yield Finding("HPK-C007", child_path, "the key has control characters", "Write it again by hand")
         yield from _find_value_problems(str(key), value, child_path)
 
 
@@ -32,8 +32,8 @@ def _find_value_problems(key: str, value: Any, path: str) -> Iterator[Finding]:
             yield Finding(
                 SECRET,
                 path,
-                f"this looks like {what}, which must not be in a bundle",
-                "Store it in Secrets Manager or Parameter Store and list its ARN under hyperpod_kit.secrets",
+                f"this looks like {what}, and a bundle is not a place for it",
+                "Store it in Secrets Manager or Parameter Store and name its ARN under hyperpod_kit.secrets",
             )
         elif _has_control_or_bidi_characters(value):
             yield Finding("HPK-C007", path, "the text has control characters", "Write it on one line of plain text")

@@ -102,9 +102,9 @@ class _YamlReader:
     def convert_node_within_limits(self, node: Any, path: str) -> Any:
         self._count += 1
         if self._count > MOST_VALUES:
-            raise Refused(f"its aliases expand to more than {MOST_VALUES} values", _position_of(node))
+            raise Refused(f"its aliases unfold to more than {MOST_VALUES} values", _position_of(node))
         if any(node is outer for outer in self._open):
-            raise Refused("an alias refers to a value that contains it", _position_of(node))
+            raise Refused("an alias stands inside of what it stands for", _position_of(node))
         self._open.append(node)
         try:
             if node.id == "mapping":
@@ -134,7 +134,7 @@ class _YamlReader:
                 merged = {**self._merged_values(value, path), **merged}
                 continue
             if key.id != "scalar":
-                raise Refused("a key that is not a string", _position_of(key))
+                raise Refused("a key that is not a text", _position_of(key))
             name = str(key.value)
             key_path = child_path(path, name)
             self.source_map.add(key_path, _position_of(key), _position_of(value), written_before=name in values)
@@ -145,7 +145,7 @@ class _YamlReader:
         merged: dict[str, Any] = {}
         for source in node.value if node.id == "sequence" else [node]:
             if source.id != "mapping":
-                raise Refused("`<<` with a value that is not a mapping", _position_of(source))
+                raise Refused("`<<` stands before something that is no mapping", _position_of(source))
             merged = {**self.convert_node_within_limits(source, path), **merged}
         return merged
 
@@ -165,13 +165,13 @@ def _convert_scalar(node: Any) -> Any:
         if kind == "float":
             return float(text)
     except (ValueError, KeyError) as err:
-        raise Refused(f"`{text[:40]}` does not have the type of its tag", _position_of(node)) from err
-    raise Refused(f"a value with the tag {node.tag[:60]}: only types that JSON has are allowed", _position_of(node))
+        raise Refused(f"`{text[:40]}` is not of the type that its tag says", _position_of(node)) from err
+    raise Refused(f"a value with the tag {node.tag[:60]}: only what JSON has too is taken", _position_of(node))
 
 
 def _require_plain_collection(node: Any, kind: str) -> None:
     if node.tag != f"tag:yaml.org,2002:{kind}":
-        raise Refused(f"a value with the tag {node.tag[:60]}: only types that JSON has are allowed", _position_of(node))
+        raise Refused(f"a value with the tag {node.tag[:60]}: only what JSON has too is taken", _position_of(node))
 
 
 def _position_of(node: Any) -> Position:

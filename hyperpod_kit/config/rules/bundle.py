@@ -21,7 +21,7 @@ def check_bundle_location(settings: Settings) -> Iterator[Finding]:
             "HPK-B002",
             f"{AT}.bucket",
             f"`{bucket}` does not start with sagemaker-",
-            "HyperPod's managed policy reads only sagemaker-* buckets: choose such a name",
+            "HyperPod's managed role reads sagemaker-* buckets only: choose such a name",
         )
     if prefix and not prefix.endswith("/"):
         yield Finding("HPK-B003", f"{AT}.prefix", f"`{prefix}` does not end with /", f"Write `{prefix}/`")
@@ -29,6 +29,6 @@ def check_bundle_location(settings: Settings) -> Iterator[Finding]:
         yield Finding(
             "HPK-B004",
             f"{AT}.prefix",
-            f"`{prefix}` has characters that a shell or a URL would interpret",
+            f"`{prefix}` has characters that a shell or a URL would change",
             "Use letters, digits and ._=- between slashes, no slash first",
         )

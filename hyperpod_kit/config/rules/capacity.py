@@ -22,16 +22,18 @@ def check_instance_types(settings: Settings) -> Iterator[Finding]:
     for index, group in enumerate(settings.cluster.groups):
         at = f"{AT}.instance_groups[{index}]"
         if bool(group.instance_type) == bool(group.instance_types):
-            problem = "missing: expected an instance type"
+            problem = "missing: expected the type of its nodes"
             if group.instance_type:
                 problem = "AWS takes either one type or a list of types"
-            yield Finding("HPK-G027", f"{at}.instance_type", problem, "Use either instance_type or instance_types")
+            yield Finding(
+                "HPK-G027", f"{at}.instance_type", problem, "Say instance_type or instance_types, one of the two"
+            )
         elif len(set(group.instance_types)) != len(group.instance_types):
             yield Finding(
                 "HPK-G028",
                 f"{at}.instance_types",
                 "a type is listed twice",
-                "List each type once, the preferred type first",
+                "Name each type once, the preferred one first",
             )
         else:
             yield from _check_types_are_alike(f"{at}.instance_types", group)
@@ -49,9 +51,9 @@ def _check_types_are_alike(at: str, group: InstanceGroup) -> Iterator[Finding]:
         yield Finding(
             "HPK-G029",
             at,
-            f"nodes of `{group.name}` would differ ({'; '.join(differences)}), and Slurm gives a job any "
-            "free nodes: after a node is replaced, a job may fail to start again",
-            "Define a group and a partition for each type of node",
+            f"nodes of `{group.name}` would differ ({'; '.join(differences)}), and Slurm gives a job whichever are "
+            "free: after a node was replaced, a job may not start again",
+            "Make a group, and a partition, for each kind of node",
             WARNING,
         )
 
@@ -69,7 +71,8 @@ def check_spot(settings: Settings) -> Iterator[Finding]:
             yield Finding(
                 "HPK-G031",
                 at,
-                "AWS may reclaim the controller at any time: until it is replaced, no job starts, ends or is requeued",
+                "AWS may take the controller away at any time: until there is another one no job starts, ends or comes "
+                "back",
                 f"Use OnDemand for `{group.name}`",
             )
             continue
@@ -77,22 +80,23 @@ def check_spot(settings: Settings) -> Iterator[Finding]:
             yield Finding(
                 "HPK-G032",
                 at,
-                "a node that AWS reclaims is not replaced while node_recovery is None: jobs that need it wait forever",
+                "a node that AWS takes away is not replaced while node_recovery is None: jobs that need it wait for "
+                "ever",
                 "Set node_recovery to Automatic",
             )
         if group.training_plan_arn is not None:
             yield Finding(
                 "HPK-G033",
                 at,
-                "the group has a training plan, which is reserved capacity: it cannot be Spot",
-                "Use OnDemand, or a separate group for Spot",
+                "the group has a training plan, which is reserved capacity: Spot is none",
+                "Use OnDemand, or a group of its own for Spot",
             )
         if cluster.node_provisioning_mode != CONTINUOUS:
             yield Finding(
                 "HPK-G034",
                 at,
-                "without continuous provisioning the cluster gets all nodes or none: if Spot capacity is "
-                "missing for one of them, the creation or update fails and is rolled back",
+                "without continuous provisioning nodes come all or none: with too little Spot capacity for one of them "
+                "the cluster, or its update, fails and is rolled back",
                 'Add "node_provisioning_mode": "Continuous"',
                 WARNING,
             )
@@ -100,7 +104,7 @@ def check_spot(settings: Settings) -> Iterator[Finding]:
             yield Finding(
                 "HPK-G035",
                 at,
-                f"AWS may reclaim the login node at any time, with all sessions on `{group.name}`",
+                f"AWS may take the login node away at any time, with the sessions of everybody on `{group.name}`",
                 "Use OnDemand",
                 WARNING,
             )
@@ -116,13 +120,13 @@ def check_training_plans(settings: Settings) -> Iterator[Finding]:
             yield Finding(
                 "HPK-G036",
                 at,
-                "a training plan reserves nodes of one type, but the group lists several",
-                "Use instance_type with the plan's type",
+                "a training plan reserves nodes of one type, and the group may have several",
+                "Say instance_type, and the plan's type",
             )
         if group.role == Role.CONTROLLER:
             yield Finding(
                 "HPK-G037",
                 at,
-                "when the plan ends, AWS removes its nodes: the controller would be lost with all jobs and queues",
+                "when the plan ends, AWS takes its nodes: the controller would go with all jobs and queues",
                 "Use the plan for compute groups only",
             )

@@ -41,21 +41,21 @@ def check_package_sources(settings: Settings) -> Iterator[Finding]:
                 "HPK-P005",
                 at,
                 f"the package has {sources}",
-                "Give one of them: with a file the node needs no internet access",
+                "Give one: with a file the node needs no internet",
             )
         elif url and not _is_plain_http_url(url):
             yield Finding(
                 "HPK-P006",
                 f"{at}.url",
                 "not a plain http(s) URL",
-                "Write https://host/path, without user, password, query or spaces",
+                "Write https://host/path, without user, password, query or blanks",
             )
         elif re.search(r"latest", url, re.IGNORECASE):
             yield Finding(
                 "HPK-P007",
                 f"{at}.url",
-                "the file behind a `latest` URL changes, and every new node would then fail",
-                "Use the URL that contains the version",
+                "the file at a `latest` URL changes, and every new node would fail then",
+                "Use the URL that has the version in it",
             )
 
 
@@ -74,13 +74,13 @@ def check_packages_have_client_and_unique(settings: Settings) -> Iterator[Findin
             if package.client:
                 what = f"`{package.client}` is not a client"
             else:
-                what = f"the client of {package.name} is unknown"
+                what = f"what is {package.name} for?"
             yield Finding("HPK-P008", f"{at}.client", what, f"Use one of {', '.join(CLIENTS)}")
         elif not {(package.client, package.arch), (package.client, "all")} & own_packages and package.arch != "all":
             yield Finding(
                 "HPK-P009",
                 at,
-                f"{package.name} is listed for {package.arch}, but {CLIENTS[package.client]} is not",
+                f"{package.name} is listed for {package.arch}, {CLIENTS[package.client]} itself is not",
                 "List the client's own package too",
             )
         first = first_index.setdefault((package.client, package.name, package.arch), index)
@@ -90,8 +90,8 @@ def check_packages_have_client_and_unique(settings: Settings) -> Iterator[Findin
             yield Finding(
                 "HPK-P010",
                 at,
-                f"{package.name} for {package.arch} is also listed at {AT}[{min(first, twin)}]",
-                "Keep one of them, or list the same file for both clients",
+                f"{package.name} for {package.arch} is listed at {AT}[{min(first, twin)}] too",
+                "Keep one, or the same file for both clients",
             )
 
 
@@ -102,8 +102,8 @@ def check_no_kernel_packages(settings: Settings) -> Iterator[Finding]:
             yield Finding(
                 "HPK-P011",
                 f"{AT}[{index}].name",
-                f"`{listed.package.name}` is a kernel, or installs one",
-                "For Lustre use lustre-client-modules-<output of `uname -r` on the nodes>",
+                f"`{listed.package.name}` is a kernel, or brings one with it",
+                "For Lustre use lustre-client-modules-<what `uname -r` says on the nodes>",
             )
 
 
@@ -122,8 +122,8 @@ def check_clients_cover_group_architectures(settings: Settings) -> Iterator[Find
                     yield Finding(
                         "HPK-P012",
                         at,
-                        f"{name} is {arch}, but {client} is listed for {', '.join(sorted(listed[client]))} only",
-                        f"List {CLIENTS[client]} for {arch} too, or make sure that the image has it",
+                        f"{name} is {arch}, and {client} is listed for {', '.join(sorted(listed[client]))} only",
+                        f"List {CLIENTS[client]} for {arch} too, or be sure that the image has it",
                         severity=WARNING,
                     )
             if arch == ARM64 and needed - {""} and not settings.packages:
@@ -131,9 +131,9 @@ def check_clients_cover_group_architectures(settings: Settings) -> Iterator[Find
                 yield Finding(
                     "HPK-P013",
                     at,
-                    f"{name} is {arch}, and no package is listed for the clients of its mounts ({clients}"
-                    "): AWS's arm64 image may lack packages that the x86_64 image has",
-                    "List the arm64 packages (hyperpod_kit.clients), or make sure that the image has them",
+                    f"{name} is {arch}, and no package is listed of what its mounts need ({clients}): what AWS's image "
+                    "for x86_64 has may not be on that for arm64",
+                    "List the packages of arm64 (hyperpod_kit.clients), or be sure that the image has them",
                     severity=WARNING,
                 )
 

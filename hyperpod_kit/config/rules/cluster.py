@@ -28,7 +28,7 @@ def check_recovery_vpc_and_tags(settings: Settings) -> Iterator[Finding]:
         yield Finding(
             "HPK-K005",
             f"{AT}.node_recovery",
-            "a broken node is not replaced, so auto-resume gets no new node",
+            "a broken node is not replaced, so auto-resume has no spare to wait for",
             "Use Automatic",
             WARNING,
         )
@@ -52,7 +52,7 @@ def _check_vpc_presence_and_id_counts(settings: Settings) -> Iterator[Finding]:
         yield Finding(
             "HPK-K006",
             f"{AT}.vpc",
-            f"missing, but mount `{in_vpc[0].name}` can be reached only in a VPC",
+            f"missing, but mount `{in_vpc[0].name}` can be reached in a VPC only",
             "Add vpc with security_group_ids and subnet_ids",
         )
     places = [(f"{AT}.instance_groups[{index}].vpc", group.vpc) for index, group in enumerate(cluster.groups)]

@@ -30,8 +30,8 @@ def check_several_controllers_mode_state_accounting(settings: Settings) -> Itera
         yield Finding(
             "HPK-G020",
             at,
-            f"{settings.controller_count} controllers, but HyperPod sets up several controllers by "
-            "lifecycle scripts only: its API does not support their shared state",
+            f"{settings.controller_count} controllers, and HyperPod sets several up by lifecycle scripts only: "
+            "its API does not support their shared state",
             "Use lifecycle_mode on_create",
         )
         return
@@ -42,17 +42,18 @@ def check_several_controllers_mode_state_accounting(settings: Settings) -> Itera
         yield Finding(
             "HPK-G021",
             at,
-            f"{settings.controller_count} controllers, but no mount for Slurm's state that all of them "
-            "have: after a failover the new controller would have no jobs",
-            "Mount FSx for Lustre, OpenZFS or EFS on the controllers, make the mount required, and either "
-            "omit slurm.state or name the mount in it",
+            f"{settings.controller_count} controllers, and no mount that all of them have for Slurm's state: "
+            "the one that "
+            "takes over would know no job",
+            "Mount FSx for Lustre, OpenZFS or EFS on the controllers and require it, and leave slurm.state out or name "
+            "it there",
         )
     if settings.steps.accounting is not None:
         yield Finding(
             "HPK-G022",
             "hyperpod_kit.steps.accounting",
-            f"{settings.controller_count} controllers, but accounting is tested with one controller only",
-            "Remove it, or use one controller",
+            f"{settings.controller_count} controllers, and accounting has been seen to work on clusters with one only",
+            "Leave it out, or keep one controller",
         )
     given = settings.parameters.passthrough.get("slurm_configurations")
     directory = None
@@ -67,5 +68,5 @@ def check_several_controllers_mode_state_accounting(settings: Settings) -> Itera
             "HPK-G023",
             DIRECTORY,
             f"`{directory}` is not on {mount.path}, where Slurm's state is kept",
-            f"Write {mount.path}, or name the other mount in hyperpod_kit.slurm.state",
+            f"Say {mount.path}, or name the other mount in hyperpod_kit.slurm.state",
         )

@@ -20,8 +20,8 @@ def check_platform_mounts_same_in_all_groups(settings: Settings) -> Iterator[Fin
                 yield Finding(
                     "HPK-F006",
                     at,
-                    f"HyperPod would mount `{mount.name}` itself in some of its groups, but another mount "
-                    f"of its kind in `{group.name}`",
+                    f"HyperPod would mount `{mount.name}` itself in some of its groups, but in `{group.name}` "
+                    f"another one of its kind",
                     "List the mount that all groups share first, or use on_create mode",
                 )
                 break

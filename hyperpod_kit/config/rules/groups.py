@@ -32,15 +32,15 @@ def check_controller_group(settings: Settings) -> Iterator[Finding]:
             "HPK-G002",
             f"{AT}.instance_groups[{index}].name",
             f"a second controller group `{controller_group}`",
-            "A cluster has exactly one controller group: remove or rename this group",
+            "A cluster has exactly one: remove or rename this group",
         )
     for index in controllers[:1]:
         if groups[index].count < 1:
             yield Finding(
                 "HPK-G003",
                 f"{AT}.instance_groups[{index}].count",
-                f"the controller group has {groups[index].count} nodes, so Slurm's controller cannot run",
-                "Use 1, or 2 for a standby controller",
+                f"the controller group has {groups[index].count} nodes, so nothing runs Slurm's controller",
+                "Use 1, or 2 for a second controller that takes over",
             )
 
 
@@ -53,7 +53,7 @@ def check_login_group(settings: Settings) -> Iterator[Finding]:
         yield Finding(
             "HPK-G004",
             "login_group",
-            f"`{login_group}` is already the controller group",
+            f"`{login_group}` is the controller group already",
             "Name another group, or remove the key",
         )
     elif login_group not in {group.name for group in settings.cluster.groups}:
@@ -78,7 +78,7 @@ def check_group_names_and_counts(settings: Settings) -> Iterator[Finding]:
         name_counts[group.name] += 1
         named = fits_field_pattern_if_any(f"{AT}.instance_groups[].name", group.name)
         if named and name_counts[group.name] == 2 and group.role != Role.CONTROLLER:
-            yield Finding("HPK-G008", f"{at}.name", f"two groups are named `{group.name}`", "Rename one of them")
+            yield Finding("HPK-G008", f"{at}.name", f"`{group.name}` is the name of two groups", "Rename one of them")
         if not 0 <= group.count <= 6758:
             yield Finding("HPK-G010", f"{at}.count", f"{group.count} nodes: expected 0 to 6758", "Correct the number")
 
@@ -135,11 +135,8 @@ def check_partition_names_fit_api(settings: Settings) -> Iterator[Finding]:
             yield Finding(
                 "HPK-G019",
                 f"worker_groups[{index}].partition_name",
-                f"`{name}` is valid in Slurm but not in HyperPod's API",
-                (
-                    "Use letters, digits and single hyphens, or lifecycle_mode on_create, in which the bundle "
-                    "sets up Slurm"
-                ),
+                f"`{name}` is a name that Slurm takes and HyperPod's API does not",
+                "Use letters, digits and single hyphens, or lifecycle_mode on_create, where the bundle sets Slurm up",
             )
 
 
@@ -152,13 +149,13 @@ def check_deep_checks_min_count_ebs_key(settings: Settings) -> Iterator[Finding]
                 "HPK-G016",
                 f"{at}.deep_health_checks",
                 f"`{group.name}` is the {group.role} group: only compute nodes are checked",
-                "Remove the key",
+                "Remove it here",
             )
         if group.min_count is not None and group.min_count > group.count:
             yield Finding(
                 "HPK-G017",
                 f"{at}.min_count",
-                f"{group.min_count} nodes, but the group has {group.count}",
+                f"{group.min_count} nodes, and the group has {group.count}",
                 f"Use {group.count} or less",
             )
         if group.ebs_kms_key is not None and group.ebs_gib is None:

@@ -29,14 +29,14 @@ def check_health_timing_and_textfile_directory(settings: Settings) -> Iterator[F
         yield Finding(
             "HPK-H002",
             f"{AT}.deadline",
-            f"a probe may take {policy.deadline:g} s, but one begins every {policy.interval:g} s",
+            f"a probe may take {policy.deadline:g} s and one begins every {policy.interval:g} s",
             f"Make deadline {SHORTEST_DEADLINE} or more, and shorter than interval",
         )
     elif policy.deadline > LONGEST_DEADLINE:
         yield Finding(
             "HPK-H005",
             f"{AT}.deadline",
-            f"{policy.deadline:g} s is longer than the maximum of a check",
+            f"{policy.deadline:g} s is longer than a check may last",
             f"Use {LONGEST_DEADLINE} or less",
         )
     directory = policy.textfile_directory
@@ -52,7 +52,7 @@ def check_health_timing_and_textfile_directory(settings: Settings) -> Iterator[F
         yield Finding(
             "HPK-H007",
             f"{AT}.textfile_directory",
-            f"{directory} is on mount {below.name}, and files there hang when the mount does",
+            f"{directory} lies on mount {below.name}, and a file there hangs when the mount does",
             "Use a directory on the node's own disk",
         )
     if policy.degraded_after < 1:

@@ -24,7 +24,7 @@ def check_lifecycle_mode_and_workload_manager(settings: Settings) -> Iterator[Fi
         yield Finding(
             "HPK-L002",
             "workload_manager",
-            f"`{settings.parameters.workload_manager}`: only Slurm clusters are supported",
+            f"`{settings.parameters.workload_manager}`: only Slurm clusters are made here",
             'Use "slurm"',
         )
     if chosen == LifecycleMode.AMI_ONLY:
@@ -57,17 +57,17 @@ def check_slurm_config_strategy(settings: Settings) -> Iterator[Finding]:
         yield Finding(
             "HPK-L005",
             f"{AT}.slurm_config_strategy",
-            "in on_create mode HyperPod does not configure Slurm, so the strategy has no effect",
+            "in on_create mode HyperPod does not configure Slurm, so there is nothing for a strategy to do",
             "Remove it",
         )
     elif strategy in ("Managed", "Overwrite") and cluster.lifecycle_mode == LifecycleMode.ON_INIT_COMPLETE:
-        what = "is overwritten"
+        what = "is written over"
         if strategy == "Managed":
-            what = "causes `Configuration drift detected.`, and updates fail"
+            what = "is `Configuration drift detected.`, and updates fail"
         yield Finding(
             "HPK-L006",
             f"{AT}.slurm_config_strategy",
-            f"{strategy}: the hooks that gate mounts, which our script adds to slurm.conf, {what}",
+            f"{strategy}: what our script adds to slurm.conf (the hooks that gate mounts) {what}",
             "Use Merge, or remove the key",
         )
     given = settings.parameters.passthrough
@@ -75,8 +75,8 @@ def check_slurm_config_strategy(settings: Settings) -> Iterator[Finding]:
         yield Finding(
             "HPK-L007",
             "slurm_configurations",
-            "has no effect: HyperPod reads it from provisioning_parameters.json, and fails and rolls back "
-            "if SlurmConfig is set too",
+            "has no effect: HyperPod reads it from provisioning_parameters.json, which fails and rolls back when "
+            "SlurmConfig is set too",
             "Use accounting_database with continuous provisioning, or on_create mode",
             WARNING,
         )
@@ -97,21 +97,21 @@ def check_continuous_provisioning(settings: Settings) -> Iterator[Finding]:
         yield Finding(
             "HPK-L009",
             f"{AT}.node_provisioning_mode",
-            "continuous provisioning requires that HyperPod configures Slurm, and does not allow a "
-            "provisioning_parameters.json, which on_create mode uploads",
+            "continuous provisioning needs HyperPod to configure Slurm, and refuses a provisioning_parameters.json, "
+            "which on_create mode ships",
             "Use on_init_complete mode",
         )
     if chosen == CONTINUOUS and cluster.slurm_config_strategy is not None:
         yield Finding(
             "HPK-L010",
             f"{AT}.slurm_config_strategy",
-            "a cluster with continuous provisioning always merges, and rejects a strategy",
+            "a cluster with continuous provisioning always merges, and refuses a strategy",
             "Remove it",
         )
     if cluster.accounting_database is not None and chosen != CONTINUOUS:
         yield Finding(
             "HPK-L011",
             f"{AT}.accounting_database",
-            "only clusters with continuous provisioning can have an accounting_database",
+            "only clusters with continuous provisioning can have one",
             f'Add "node_provisioning_mode": "{CONTINUOUS}", or remove it',
         )

@@ -27,7 +27,7 @@ def check_mount_names(settings: Settings) -> Iterator[Finding]:
             yield Finding(
                 "HPK-M002",
                 f"{at}.name",
-                f"`{mount.name}` is also the name of {first[mount.name]}",
+                f"`{mount.name}` is the name of {first[mount.name]} too",
                 "Rename one of them",
             )
         else:
@@ -44,8 +44,8 @@ def check_mount_node_roles(settings: Settings) -> Iterator[Finding]:
             yield Finding(
                 "HPK-M004",
                 f"{at}.roles",
-                "no role has this mount",
-                f"Use one or more of {', '.join(ROLES)}, or remove the key",
+                "no role carries this mount",
+                f"Use some of {', '.join(ROLES)}, or remove the key",
             )
 
 
@@ -70,6 +70,6 @@ def check_mount_groups(settings: Settings) -> Iterator[Finding]:
             yield Finding(
                 "HPK-M006",
                 f"{at}.groups",
-                f"no node has this mount: none of its groups is {' or '.join(mount.roles)}",
+                f"no node carries this mount: none of its groups is {' or '.join(mount.roles)}",
                 "Correct roles or groups",
             )

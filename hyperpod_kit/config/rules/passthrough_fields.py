@@ -27,8 +27,8 @@ def check_passthrough_fields_and_images(settings: Settings) -> Iterator[Finding]
                 yield Finding(
                     "HPK-R003",
                     f"{at}.{key}",
-                    "a fixed image must be from January 2026 or later: with older images HyperPod does not "
-                    "configure Slurm and reports `Update required to use SlurmConfig in InstanceGroups`",
+                    "a fixed image has to be of January 2026 or newer: HyperPod configures Slurm by itself on those "
+                    "only, and says `Update required to use SlurmConfig in InstanceGroups` on others",
                     "Check its date, or remove the key for the newest image",
                     WARNING,
                 )
@@ -47,15 +47,15 @@ def _report_judged_fields(at: str, given: Mapping[str, Any], prefix: str) -> Ite
         keys = keys_of_covered_member(member)
         if keys:
             names = ", ".join(dict.fromkeys(_name_beside_api(name, prefix) for name in keys))
-            yield Finding("HPK-R001", f"{at}.{key}", "this field has a key of its own", f"Use {names}")
+            yield Finding("HPK-R001", f"{at}.{key}", "this field comes from a key of its own", f"Use {names}")
         elif any(row.verdict is FieldVerdict.REFUSED for row in rows):
             reason = rows[0].effect
-            yield Finding("HPK-R002", f"{at}.{key}", f"it does not apply to Slurm clusters: {reason}", "Remove it")
+            yield Finding("HPK-R002", f"{at}.{key}", f"it is not for clusters with Slurm: {reason}", "Remove it")
         elif key == "ClusterRole":
             yield Finding(
                 "HPK-R006",
                 f"{at}.{key}",
-                "it is the role of AWS's AutoScaling, which Slurm clusters do not have: nothing uses it",
+                "it is the role of AWS's AutoScaling, which clusters with Slurm do not have: nothing uses it",
                 "Remove it",
                 WARNING,
             )
@@ -63,8 +63,9 @@ def _report_judged_fields(at: str, given: Mapping[str, Any], prefix: str) -> Ite
             yield Finding(
                 "HPK-R007",
                 f"{at}.{key}",
-                "this version of hyperpod-kit has no rule for the field: it may take nodes from jobs without a warning",
-                "Read AWS's documentation of the field, and try it on a small cluster first",
+                "this version of hyperpod-kit does not know the field: no rule looks at it, so that it may take nodes "
+                "from jobs without a word here",
+                "Read what AWS says of it, and try it on a small cluster first",
                 WARNING,
             )
 

@@ -32,12 +32,9 @@ def check_updates_of_controller(settings: Settings) -> Iterator[Finding]:
                 yield Finding(
                     "HPK-L014",
                     f"{AT}.instance_groups[{index}].{key}",
-                    "an update replaces the controller's root volume, which holds slurmctld's state: all "
-                    "jobs and queues are lost, without a confirmation",
-                    (
-                        "Keep the state on a mount (hyperpod_kit.slurm.state), or remove the key and run "
-                        "update-software by hand"
-                    ),
+                    "an update replaces the controller's root volume, on which slurmctld's state is: every job and "
+                    "queue is lost, and nobody is asked",
+                    "Keep the state on a mount (hyperpod_kit.slurm.state), or remove the key and type update-software",
                 )
 
 
@@ -50,7 +47,7 @@ def check_patches_and_jobs(settings: Settings) -> Iterator[Finding]:
             yield Finding(
                 "HPK-G038",
                 f"{at}.auto_patch.strategy",
-                f"`{patch.strategy}` is not available for Slurm clusters: AWS has DrainFirst for EKS only",
+                f"`{patch.strategy}` is no strategy for a cluster with Slurm: AWS has DrainFirst for EKS alone",
                 "Use WhenIdle or WhenAllIdle",
             )
         elif patch is not None and group.role == Role.COMPUTE:
@@ -59,16 +56,16 @@ def check_patches_and_jobs(settings: Settings) -> Iterator[Finding]:
             yield Finding(
                 "HPK-G041",
                 f"{at}.scheduled_update",
-                "the group also has auto_patch: a scheduled update can start while a patch waits for idle "
-                "nodes, and ends the jobs that the patch waits for",
+                "the group has auto_patch too: an update by the clock comes into the wait of a patch for idle nodes, "
+                "and ends the jobs that the patch waits for",
                 "Keep one of the two",
             )
         elif update is not None and group.role == Role.COMPUTE:
             yield Finding(
                 "HPK-G042",
                 f"{at}.scheduled_update",
-                f"the update ignores jobs: whatever runs on `{group.name}` then ends, and checkpoints in "
-                "its nodes' memory that are not on storage yet are lost",
+                f"the update looks at no job: whatever runs on `{group.name}` then ends, and its nodes' memory with "
+                "checkpoints that are not on storage yet",
                 "Use auto_patch with WhenIdle, or hyperpod-kit update-software --when-idle",
                 WARNING,
             )
@@ -82,18 +79,18 @@ def _check_cordon(at: str, group: str, patch: AutoPatch) -> Iterator[Finding]:
         yield Finding(
             "HPK-G039",
             f"{at}.strategy",
-            f"while one job runs on `{group}`, no other node of the group takes a job, for up to {hours}: "
-            "jobs that fail or lose a node cannot restart meanwhile",
-            "Use WhenIdle, which returns each node to service once it is patched",
+            f"while one job runs on `{group}`, no other node of it takes a job, for up to {hours}: nor does a job that "
+            "fails or loses a node then come back",
+            "Use WhenIdle, which gives each node back once it is patched",
             WARNING,
         )
     elif patch.idle_wait_seconds is None:
         yield Finding(
             "HPK-G040",
             f"{at}.idle_wait_seconds",
-            f"a job that is requeued while `{group}` is patched waits for as many patched nodes as it "
-            f"needs, and nodes that run other jobs are not patched for up to {hours}",
-            "Set the longest acceptable wait: 3600 is the minimum",
+            f"a job that queues itself again while `{group}` is patched waits for as many patched nodes as it needs, "
+            f"and nodes that run other jobs are not patched for up to {hours}",
+            "Say how long that may be: 3600 is the least",
             WARNING,
         )
 
@@ -107,9 +104,9 @@ def check_tiered_storage_memory(settings: Settings) -> Iterator[Finding]:
     yield Finding(
         "HPK-K010",
         f"{at}.mode",
-        "AWS documents managed tiered checkpointing for EKS clusters only, not for Slurm: its daemon takes "
-        "memory of every node, and hyperpod-kit does not use it",
-        "Remove tiered_storage: hyperpod-kit keeps checkpoints in memory without AWS's daemon",
+        "AWS documents managed tiered checkpointing for clusters on EKS, and says nothing about Slurm: its daemon "
+        "takes memory of every node, and nothing of this kit uses it",
+        "Remove tiered_storage: checkpoints in memory need no daemon of AWS's",
         WARNING,
     )
     if tiered.memory_percent is None:
@@ -119,8 +116,7 @@ def check_tiered_storage_memory(settings: Settings) -> Iterator[Finding]:
         yield Finding(
             "HPK-K011",
             f"{at}.memory_percent",
-            f"{tiered.memory_percent} % of each node's memory for AWS's daemon and up to "
-            f"{SHARED_MEMORY_PERCENT} % for /dev/shm, which holds checkpoints in memory, leave {left} % "
-            "for the job: its processes would be killed",
+            f"{tiered.memory_percent} % of each node's memory for AWS's daemon and up to {SHARED_MEMORY_PERCENT} % for "
+            f"/dev/shm, where checkpoints in memory lie, leave {left} % for the job: its processes would be killed",
             f"Use {100 - SHARED_MEMORY_PERCENT - LEAST_MEMORY_PERCENT} or less",
         )

@@ -25,9 +25,7 @@ def check_names_unique(settings: Settings) -> Iterator[Finding]:
     for index, (script, at) in enumerate(_scripts_with_configuration_paths(settings)):
         if script.name in first and fits_field_pattern_if_any(f"{AT}[].name", script.name):
             other = f"{AT}[{first[script.name]}]"
-            yield Finding(
-                "HPK-O002", f"{at}.name", f"`{script.name}` is also the name of {other}", "Rename one of them"
-            )
+            yield Finding("HPK-O002", f"{at}.name", f"`{script.name}` is the name of {other} too", "Rename one of them")
         first.setdefault(script.name, index)
 
 
@@ -40,14 +38,14 @@ def check_step_position_and_run_file(settings: Settings) -> Iterator[Finding]:
                 hint = f"Did you mean `{near[0]}`?"
             else:
                 hint = f"Use {', '.join(PLACES)}"
-            yield Finding("HPK-O003", f"{at}.when", f"`{script.when}` is not one of the places", hint)
+            yield Finding("HPK-O003", f"{at}.when", f"`{script.when}` is not a place among the steps", hint)
         inside = posixpath.normpath(script.run) == script.run and not script.run.startswith(("/", ".", "-"))
         if not inside:
             yield Finding(
                 "HPK-O004",
                 f"{at}.run",
                 f"`{script.run}` is not a file below the script's directory",
-                "Write its path relative to that directory, like install.sh or bin/install.sh",
+                "Write its path from there, like install.sh or bin/install.sh",
             )
 
 
@@ -94,11 +92,8 @@ def check_timeouts_and_their_group_sums(settings: Settings) -> Iterator[Finding]
             yield Finding(
                 "HPK-O009",
                 AT,
-                (
-                    f"the scripts of {group.name} may take {seconds:g} s in total, but a node must be created "
-                    "within 1500 s"
-                ),
-                "Shorten their timeouts, or move long work to a unit that a script starts",
+                f"the scripts of {group.name} may take {seconds:g} s together, and a creation has 1500 s in all",
+                "Shorten their timeouts, or make one of them leave the long work to a unit",
                 WARNING,
             )
             return

@@ -19,7 +19,7 @@ def check_names_unique_and_node_roles(settings: Settings) -> Iterator[Finding]:
         at = f"{AT}[{index}]"
         if secret.name in first and fits_field_pattern_if_any(f"{AT}[].name", secret.name):
             yield Finding(
-                "HPK-A002", f"{at}.name", f"`{secret.name}` is also {AT}[{first[secret.name]}]", "Rename one of them"
+                "HPK-A002", f"{at}.name", f"`{secret.name}` is {AT}[{first[secret.name]}] too", "Rename one of them"
             )
         first.setdefault(secret.name, index)
         invalid_roles = [role for role in secret.roles if role not in ROLES]
@@ -32,7 +32,7 @@ def check_names_unique_and_node_roles(settings: Settings) -> Iterator[Finding]:
                 "HPK-A005",
                 path,
                 problem,
-                f"Use one or more of {', '.join(ROLES)}, or remove the key",
+                f"Use some of {', '.join(ROLES)}, or remove the key",
             )
 
 
@@ -51,6 +51,6 @@ def check_secrets_isolated_by_execution_role(settings: Settings) -> Iterator[Fin
                 f"{AT}[{index}].roles",
                 f"`{secret.name}` is for {', '.join(secret.roles)} only, but every process of "
                 f"{', '.join(exposed_groups)} can fetch it: these groups have the same execution role",
-                "Give the groups separate roles, or close the nodes' role with hyperpod_kit.metadata_service",
+                "Give the groups roles of their own, or close the nodes' role with hyperpod_kit.metadata_service",
                 WARNING,
             )

@@ -15,7 +15,7 @@ FROM, TO = 1001, 60000
 
 def check_names_and_gids(settings: Settings) -> Iterator[Finding]:
     """Names and ids are nobody else's: each user has a group of the same name, whose id opens their home."""
-    names = {name: "already exists on every node" for name in SYSTEM_NAMES}
+    names = {name: "exists on every node already" for name in SYSTEM_NAMES}
     names.update({user.name: "is a user, who has a group of that name" for user in settings.users})
     gids = {user.gid: f"is the group of the user `{user.name}`" for user in settings.users}
     for index, group in enumerate(settings.groups):
@@ -31,11 +31,9 @@ def check_names_and_gids(settings: Settings) -> Iterator[Finding]:
                 f"Use {FROM} to {TO}",
             )
         elif group.gid in gids:
-            yield Finding(
-                "HPK-U036", f"{AT}[{index}].gid", f"{group.gid} {gids[group.gid]}", "Use a different gid for each group"
-            )
-        names.setdefault(group.name, f"is also {AT}[{index}]")
-        gids.setdefault(group.gid, f"is also the gid of {AT}[{index}]")
+            yield Finding("HPK-U036", f"{AT}[{index}].gid", f"{group.gid} {gids[group.gid]}", "Give each group its own")
+        names.setdefault(group.name, f"is {AT}[{index}] too")
+        gids.setdefault(group.gid, f"is the gid of {AT}[{index}] too")
 
 
 def check_members(settings: Settings) -> Iterator[Finding]:
@@ -47,7 +45,7 @@ def check_members(settings: Settings) -> Iterator[Finding]:
                 yield Finding(
                     "HPK-U033",
                     f"{AT}[{index}].members[{position}]",
-                    f"`{name}` is not in hyperpod_kit.users",
+                    f"`{name}` is none of hyperpod_kit.users",
                     "Add the user, or remove the member",
                 )
         if group.archived and group.members:
@@ -78,7 +76,7 @@ def check_mounts_hold_shares(settings: Settings) -> Iterator[Finding]:
                 yield Finding(
                     "HPK-U035",
                     at,
-                    f"`{name}` is {what}: a group's directory is on lustre or openzfs, or beside the homes",
+                    f"`{name}` is {what}: a directory of a group is on lustre or openzfs, or beside the homes",
                     hint,
                 )
 
@@ -91,7 +89,7 @@ def check_archived_groups_name_mounts(settings: Settings) -> Iterator[Finding]:
             yield Finding(
                 "HPK-U037",
                 f"{AT}[{index}]",
-                f"`{group.name}` is archived without `mounts`: its directory on {', '.join(able)} stays open",
+                f"`{group.name}` is archived without `mounts`: a directory of it on {', '.join(able)} stays open",
                 "Keep the `mounts` that it had",
                 severity=WARNING,
             )

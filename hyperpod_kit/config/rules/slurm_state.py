@@ -32,12 +32,12 @@ def check_state_mount(settings: Settings) -> Iterator[Finding]:
     elif requested is None and not settings.slurm_state_mount_name:
         what = "no mount fits"
         if settings.cluster.lifecycle_mode == LifecycleMode.AMI_ONLY:
-            what = "in ami_only mode only HyperPod manages Slurm's configuration"
+            what = "in ami_only mode Slurm's configuration is HyperPod's alone"
         yield Finding(
             "HPK-L013",
             AT,
-            f"slurmctld's state stays on the controller's own disk ({what}): when that machine is "
-            "replaced, or its AMI is updated, all jobs and queues are lost and job numbers restart at 1",
-            f"Mount FSx or EFS on the controller and make the mount required, or set {OWN_DISK} to accept that",
+            f"slurmctld's state stays on the controller's own disk ({what}): when that machine is replaced, or its AMI "
+            "is updated, every job and queue is lost and job numbers start at 1 again",
+            f"Mount FSx or EFS on the controller and require it, or say {OWN_DISK} to accept that",
             WARNING,
         )

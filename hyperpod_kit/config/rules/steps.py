@@ -29,14 +29,14 @@ def check_steps_can_run_and_accounting_once(settings: Settings) -> Iterator[Find
         yield Finding(
             "HPK-O018",
             f"{AT}.{settings.steps.enabled_step_names[0]}",
-            "in ami_only mode none of our scripts runs on a node, so no step runs either",
+            "in ami_only mode no script of ours runs on a node, so no step does",
             "Use on_create or on_init_complete, or remove hyperpod_kit.steps",
         )
     if settings.steps.accounting is not None and cluster.accounting_database is not None:
         yield Finding(
             "HPK-O019",
             ACCOUNTING,
-            "HyperPod sets up accounting itself with hyperpod_kit.cluster.accounting_database",
+            "HyperPod sets accounting up by itself with hyperpod_kit.cluster.accounting_database",
             "Keep one of the two",
         )
 
@@ -45,14 +45,14 @@ def check_pyxis_enroot_and_their_packages(settings: Settings) -> Iterator[Findin
     """Pyxis has something to start containers with, and both come from somewhere."""
     steps = settings.steps
     if steps.pyxis is not None and steps.enroot is None:
-        yield Finding("HPK-O037", f"{AT}.pyxis", "pyxis needs enroot to start containers", 'Add "enroot": {}')
+        yield Finding("HPK-O037", f"{AT}.pyxis", "pyxis starts containers by enroot", 'Add "enroot": {}')
     listed = {entry.package.name for entry in settings.packages}
     for key in ("enroot", "pyxis"):
         if getattr(steps, key) is not None and CLIENTS[key] not in listed:
             yield Finding(
                 "HPK-O038",
                 f"{AT}.{key}",
-                f"Ubuntu's package sources do not have {CLIENTS[key]}: nodes whose image lacks it fail",
+                f"no package source of Ubuntu's has {CLIENTS[key]}: nodes whose image has none do not come up",
                 f'List its .deb under hyperpod_kit.clients with "client": "{key}" (hyperpod-kit describe-package FILE)',
                 WARNING,
             )
@@ -77,7 +77,7 @@ def check_slurm_accounts(settings: Settings) -> Iterator[Finding]:
         elif account.parent != "root" and not circle and _has_cycle(account.name, parents):
             circle = account.name
             yield Finding(
-                "HPK-O029", f"{at}.parent", f"`{account.name}` is its own ancestor", "Make one of them a child of root"
+                "HPK-O029", f"{at}.parent", f"`{account.name}` is below itself", "Let one of them belong to root"
             )
         for number, name in enumerate(account.qos):
             if name not in known_qos:
@@ -88,7 +88,7 @@ def check_slurm_accounts(settings: Settings) -> Iterator[Finding]:
                     "HPK-O021",
                     f"{at}.users[{number}]",
                     f"`{name}` is not a user of this configuration",
-                    "That is correct for a user of a directory; otherwise correct the name",
+                    "That is right for a user of a directory; otherwise correct the name",
                     INFO,
                 )
         if not 0 <= account.fairshare <= 2**31 - 1:
@@ -120,7 +120,7 @@ def check_qos_enforce_and_preempt_mode(settings: Settings) -> Iterator[Finding]:
                 yield Finding(
                     "HPK-O024",
                     f"{at}.limits.{key}",
-                    f"`{value}` is not in Slurm's format of a limit",
+                    f"`{value}` is not a limit as Slurm writes it",
                     "Write a number, a time like 1-00:00:00, or resources like cpu=64,gres/gpu=8",
                 )
         if not 0 <= entry.priority <= 2**31 - 1:
@@ -152,9 +152,9 @@ def check_accounting_database(settings: Settings) -> Iterator[Finding]:
             yield Finding(
                 "HPK-O026",
                 ACCOUNTING,
-                "the database is on the controller's own disk, and no mount can hold its copies: the "
-                "accounting data are lost when that machine is replaced",
-                "Mount FSx or EFS on the controller and make the mount required, or name an external `database`",
+                "the database is on the controller's own disk, and there is no mount for its copies: the "
+                "accounting is lost when that machine is replaced",
+                "Mount FSx or EFS on the controller and require it, or name an outside `database`",
                 WARNING,
             )
         return
@@ -181,8 +181,8 @@ def check_sssd_schema_and_bind_secret(settings: Settings) -> Iterator[Finding]:
         yield Finding(
             "HPK-O036",
             f"{AT}.sssd.{missing}",
-            f"missing, but {given} is set",
-            "Set both, or neither if everybody can read the directory",
+            f"{given} is given, and this is not",
+            "Give both, or neither where the directory can be read by anybody",
         )
     if sssd.secret_arn:
         yield from _check_secret_fetched_for_root_on_roles(settings, f"{AT}.sssd.secret_arn", sssd.secret_arn, ROLES)
@@ -201,7 +201,7 @@ def check_device_checks_have_gate_and_devices(settings: Settings) -> Iterator[Fi
         yield Finding(
             "HPK-O039",
             f"{at}.dcgm",
-            "the diagnostic runs only in the gate, which is off",
+            "the diagnostic runs in the gate alone, and the gate is off",
             'Set "gate": true, or remove dcgm',
         )
     groups = [group for group in settings.cluster.groups if group.role == Role.COMPUTE]
@@ -210,9 +210,9 @@ def check_device_checks_have_gate_and_devices(settings: Settings) -> Iterator[Fi
         yield Finding(
             "HPK-O040",
             at,
-            f"no compute group is known to have GPUs or EFA devices ({', '.join(types) or 'no group'}): "
-            "only GPUs on the PCI bus are checked",
-            "Remove device_checks if the nodes have no such devices",
+            f"no compute group is known to have GPUs or EFA devices ({', '.join(types) or 'no group'}): only GPUs on "
+            "the PCI bus are looked at",
+            "Remove device_checks where there are none",
             WARNING,
         )
 
@@ -261,14 +261,14 @@ def _check_secret_fetched_for_root_on_roles(
     secret = next((candidate for candidate in settings.secrets if candidate.arn == arn), None)
     lacking = [role for role in node_roles if secret is not None and role not in secret.roles]
     if secret is None:
-        problem = "hyperpod_kit.secrets does not list it"
+        problem = "hyperpod_kit.secrets does not have it"
     elif lacking:
         if len(node_roles) == 1:
-            problem = f"the {lacking[0]} does not get it"
+            problem = f"the {lacking[0]} does not fetch it"
         else:
             problem = f"it is not for {', '.join(lacking)} nodes"
     elif secret.owner != "root":
-        problem = f"it belongs to {secret.owner}, but the step reads it as root"
+        problem = f"it is {secret.owner}'s, and the step that reads it is root's"
     else:
         return
     roles_text = ", ".join(f'"{role}"' for role in node_roles)
@@ -281,7 +281,7 @@ def _check_secret_fetched_for_root_on_roles(
 
 
 def _duplicate_finding(at: str, what: str, name: str) -> Finding:
-    return Finding("HPK-O020", f"{at}.name", f"there is already {what} `{name}`", "Rename one of them")
+    return Finding("HPK-O020", f"{at}.name", f"there is {what} `{name}` already", "Rename one of them")
 
 
 def _out_of_range_finding(at: str, value: int, allowed: str) -> Finding:

@@ -34,7 +34,7 @@ def check_environment_place(settings: Settings) -> Iterator[Finding]:
             yield Finding(
                 "HPK-O045",
                 f"{AT}.path",
-                f"{path} is not on a mount of the configuration",
+                f"{path} is on no mount of the configuration",
                 f"Name a directory on a mount, or one below {' or '.join(OWN_DISK)} on each node's own disk",
             )
         return
@@ -71,7 +71,7 @@ def check_environment_requirements(settings: Settings) -> Iterator[Finding]:
         yield Finding(
             "HPK-O048",
             f"{AT}.requirements",
-            f"there is no lock file for {architecture}, the architecture of {name}",
+            f"there is no lock file for {architecture}, which {name} has",
             f'Add "{architecture}": "requirements.lock"',
         )
 
@@ -90,8 +90,8 @@ def check_environment_owner_and_time(settings: Settings) -> Iterator[Finding]:
         yield Finding(
             "HPK-O049",
             f"{AT}.owner",
-            f"`{environment.owner}` is not a user of this configuration",
-            "That is correct for a user of the image; otherwise correct the name",
+            f"`{environment.owner}` is no user of this configuration",
+            "That is right for a user whom the image has; otherwise correct the name",
             WARNING,
         )
     if not _SHORTEST <= environment.timeout <= LONGEST:
@@ -109,9 +109,9 @@ def check_environment_owner_and_time(settings: Settings) -> Iterator[Finding]:
             yield Finding(
                 "HPK-O051",
                 f"{AT}.timeout",
-                f"the environment and the scripts of {group.name} may take {seconds:g} s in total, but a "
-                "node must be created within 1500 s",
-                "Shorten the timeouts; `hyperpod-kit node apply` on one node creates the environment beforehand",
+                f"the environment and the scripts of {group.name} may take {seconds:g} s together, and a creation has "
+                "1500 s in all",
+                "Shorten the timeouts; `hyperpod-kit node apply` on one node makes the environment beforehand",
                 WARNING,
             )
             return
@@ -129,7 +129,7 @@ def _mount_containing(settings: Settings, path: str) -> Optional[Mount]:
 def _unfit_mount_reason(settings: Settings, mount: Mount) -> str:
     """Return why the environment cannot lie on this mount; "" when it can."""
     if not mount.traits.keeps_slurm_state and not mount.traits.local_disk:
-        return f"a {mount.kind} mount lacks the renames and links that building needs"
+        return f"a {mount.kind} mount has no renames and links to build on"
     if mount.read_only:
         return "it is read-only"
     if mount.owner is not None:

@@ -32,11 +32,11 @@ def check_user_names_and_ids(settings: Settings) -> Iterator[Finding]:
         at = f"{AT}[{index}]"
         if user.name in SYSTEM_NAMES or user.name.startswith(SYSTEM_PREFIX):
             yield Finding(
-                "HPK-U002", f"{at}.name", f"`{user.name}` already exists on every node", "Choose another name"
+                "HPK-U002", f"{at}.name", f"`{user.name}` exists on every node already", "Choose another name"
             )
         elif user.name in names and fits_field_pattern_if_any(f"{AT}[].name", user.name):
             yield Finding(
-                "HPK-U003", f"{at}.name", f"`{user.name}` is also {AT}[{names[user.name]}]", "Remove one of them"
+                "HPK-U003", f"{at}.name", f"`{user.name}` is {AT}[{names[user.name]}] too", "Remove one of them"
             )
         for key, number in (("uid", user.uid), ("gid", user.gid)):
             if not 1000 < number <= 60000:
@@ -44,14 +44,14 @@ def check_user_names_and_ids(settings: Settings) -> Iterator[Finding]:
                     "HPK-U004",
                     f"{at}.{key}",
                     f"{number} is not an id of an ordinary user or group",
-                    "Use 1001 to 60000: 1000 is the user ubuntu",
+                    "Use 1001 to 60000: 1000 is ubuntu's",
                 )
         if user.uid in uids:
             yield Finding(
                 "HPK-U005",
                 f"{at}.uid",
-                f"{user.uid} is also the uid of {AT}[{uids[user.uid]}]",
-                "Use a different uid for each user",
+                f"{user.uid} is the uid of {AT}[{uids[user.uid]}] too",
+                "Give each user its own",
             )
         names.setdefault(user.name, index)
         uids.setdefault(user.uid, index)
@@ -68,8 +68,8 @@ def check_gids_unique_and_home_paths_short(settings: Settings) -> Iterator[Findi
             yield Finding(
                 "HPK-U012",
                 f"{AT}[{index}].gid",
-                f"{user.gid} is also the group of {AT}[{groups[user.gid]}]: each of them could enter the other's home",
-                "Use a different gid for each user",
+                f"{user.gid} is the group of {AT}[{groups[user.gid]}] too: each would get into the other's home",
+                "Give each user a group of their own",
             )
         groups.setdefault(user.gid, index)
     for point in chosen.desired_access_points(settings.users, settings.groups):
@@ -77,7 +77,7 @@ def check_gids_unique_and_home_paths_short(settings: Settings) -> Iterator[Findi
             yield Finding(
                 "HPK-U013",
                 f"{HOMES_PATH}.directory",
-                f"`{point.root}` has {len(point.root)} characters: EFS allows {ROOT_LIMIT}",
+                f"`{point.root}` has {len(point.root)} characters: EFS takes {ROOT_LIMIT}",
                 "Choose a shorter directory",
             )
 

@@ -156,8 +156,8 @@ def compare_with_recorded(
             yield Finding(
                 "HPK-U022",
                 f"hyperpod_kit.{key}[{index}]",
-                f"`{point.owner_description}` is {point.acting_uid_gid_description} in {point.root} in the "
-                f"configuration, but access point {have.id} acts as {have.acting_uid_gid_description} in "
-                f"{have.root}",
-                "Change the configuration back: files belong to numeric ids, and an access point cannot be changed",
+                f"`{point.owner_description}` is {point.acting_uid_gid_description} in {point.root} here, but access "
+                f"point {have.id} acts as "
+                f"{have.acting_uid_gid_description} in {have.root}",
+                "Change it back: files belong to numeric ids, and an access point cannot be changed",
             )

@@ -184,16 +184,11 @@ class Section:
             if near:
                 hint = f"Did you mean `{near[0]}`?"
             else:
-                hint = f"Known keys: {', '.join(sorted(requested_keys))}"
+                hint = f"Known here: {', '.join(sorted(requested_keys))}"
             self.record_finding("HPK-C001", str(key), "unknown key", hint)
         if len(unknown_keys) > MOST_UNKNOWN:
-            more = f"{len(unknown_keys) - MOST_UNKNOWN} more unknown keys"
-            self.record_finding(
-                "HPK-C001",
-                str(unknown_keys[MOST_UNKNOWN]),
-                more,
-                "Check that this file is a configuration of hyperpod-kit",
-            )
+            more = f"{len(unknown_keys) - MOST_UNKNOWN} more unknown keys beside those that are named"
+            self.record_finding("HPK-C001", str(unknown_keys[MOST_UNKNOWN]), more, "Is this the configuration?")
 
     def _mark_requested_and_is_written(self, key: str) -> bool:
         self._requested_keys.append(key)

@@ -48,10 +48,10 @@ class Question:
         """Return what is said before the question."""
         several = ""
         if self.several:
-            several = "Separate several with spaces."
+            several = "Several: with blanks between them."
         empty_note = ""
         if self.optional:
-            empty_note = "Leave empty for none."
+            empty_note = "Empty: none."
         return " ".join(filter(None, (self.purpose, several, empty_note)))
 
     @property
@@ -62,7 +62,7 @@ class Question:
             default = f"Default: {self.usual}."
         repeat_note = ""
         if self.several:
-            repeat_note = "Can be repeated."
+            repeat_note = "May be repeated."
         return " ".join(filter(None, (self.about, repeat_note, default)))
 
     def default_answer(self, answers: Answers) -> Optional[str]:
@@ -157,10 +157,7 @@ class Answers:
     )
     bucket: Optional[str] = _question_field(
         "Bucket for the bundle",
-        (
-            "HyperPod's managed policy reads only sagemaker-* buckets; SageMaker's default bucket is "
-            "sagemaker-REGION-ACCOUNT."
-        ),
+        "HyperPod's managed policy reads sagemaker-* only; SageMaker's own is sagemaker-REGION-ACCOUNT.",
         r"hyperpod_kit\.bundle\.bucket",
         usual=lambda answers: default_bucket(answers.region or "", answers.execution_role or ""),
     )

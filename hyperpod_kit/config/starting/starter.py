@@ -180,11 +180,11 @@ def write_configuration(path: Path, data: dict[str, Any], *, force: bool) -> Non
     except FileExistsError:
         raise file_exists_error(path) from None
     except FileNotFoundError:
-        raise Absent(f"cannot write {path}: no such directory: {path.parent}", hint=f"mkdir -p {path.parent}") from None
+        raise Absent(f"cannot write {path}: {path.parent} is not there", hint=f"mkdir -p {path.parent}") from None
     except (OSError, ValueError) as err:
         raise UsageError(f"cannot write {path}: {getattr(err, 'strerror', None) or err}") from err
 
 
 def file_exists_error(path: Path) -> UsageError:
     """Return the error for a file that exists already."""
-    return UsageError(f"{path} already exists", hint=f"hyperpod-kit validate {path}, or --force to overwrite it")
+    return UsageError(f"{path} exists", hint=f"hyperpod-kit validate {path}, or --force to write over it")

@@ -152,7 +152,7 @@ def hook_problem(configured: List[str], name: str, hook_directory: str) -> str:
     if kit_hook_path not in configured:
         return f"is {', '.join(configured)}"
     if not os.path.isfile(kit_hook_path):
-        return f"{kit_hook_path} does not exist"
+        return f"{kit_hook_path} is not there"
     if not os.access(kit_hook_path, os.X_OK):
         return f"{kit_hook_path} is not executable"
     return ""

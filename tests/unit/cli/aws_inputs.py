@@ -191,21 +191,18 @@ INPUTS: Dict[str, Input] = {
                 "slurm_sns_arn": "arn:aws:sns:us-west-2:111122223333:failover",
             },
         ),
-        notes=(
-            "slurm_database_endpoint: accounting with several controllers is not supported",
-            "slurm_sns_arn: no notification of a failover is sent",
-        ),
+        notes=("slurm_database_endpoint: there is no accounting", "slurm_sns_arn: nobody is told of a failover"),
     ),
     "Terraform module": Input(
         _BY_TERRAFORM,
         parameters("login-nodes", ("compute-nodes", "dev"), ("login-nodes", "dev")),
-        notes=("partition `dev` of group `login-nodes`: its nodes will run no jobs",),
+        notes=("partition `dev` of group `login-nodes`: its nodes run no jobs here",),
     ),
     "all of today's API": Input(
         _BY_THE_API,
         notes=(
-            "partition `night` of group `gpu`: a group has one partition",
-            "SlurmConfigStrategy Managed: not allowed in on_create mode or with NodeProvisioningMode",
+            "partition `night` of group `gpu`: it has one here",
+            "SlurmConfigStrategy Managed: not in on_create mode nor beside NodeProvisioningMode",
         ),
     ),
     "describe-cluster": Input(_DESCRIBED, _TEMPLATE, (), (_NO_LOGIN,)),

@@ -99,7 +99,7 @@ def test_a_cluster_on_eks_is_refused_in_one_sentence(tmp_path: Path, hk: Hk) -> 
     words = ("init", "--from-cluster-config", str(tmp_path / "cluster.json"), "--region", "us-west-2")
     done = hk(*words, str(tmp_path / "ours.json"))
     assert done.code == 1 and done.err.splitlines() == [
-        "error: this cluster is orchestrated by EKS; hyperpod-kit supports only Slurm clusters"
+        "error: this cluster is orchestrated by EKS; only Slurm clusters can be described here"
     ]
 
 

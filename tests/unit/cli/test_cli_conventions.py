@@ -103,7 +103,7 @@ def test_a_file_of_another_kind_is_not_listed_key_by_key(tmp_path: Path, hk: Hk)
     said = hk("validate", str(file))
     assert said.code == 1 and "4980 more unknown keys" in said.out and "21 errors" in said.out
     file.write_text(json.dumps(values)[:-1] + ', "n": ' + "9" * 5000 + "}")
-    assert "a number with thousands of digits" in hk("validate", str(file)).err
+    assert "a number of thousands of digits" in hk("validate", str(file)).err
 
 
 def test_findings_grow_with_the_file_and_not_with_its_square(tmp_path: Path, hk: Hk) -> None:

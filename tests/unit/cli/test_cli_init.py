@@ -226,8 +226,8 @@ def test_from_a_cluster_that_there_is_with_its_file_beside_its_scripts(cloud: Cl
     done = hk("init", "--from-cluster", "old", "--region", "us-east-1", "--force", "--user", "anna:2002")
     assert done.code == 0 and done.err.splitlines() == [
         "lifecycle scripts at s3://sagemaker-mine/scripts: 1 files",
-        "  provisioning_parameters.json: replaced by this configuration",
-        "not carried over: the lifecycle scripts at s3://sagemaker-mine/scripts: the bundle replaces them",
+        "  provisioning_parameters.json: done by this configuration",
+        "not carried over: the lifecycle scripts at s3://sagemaker-mine/scripts: the bundle takes their place",
         "wrote provisioning_parameters.json",
         "next: hyperpod-kit validate --aws provisioning_parameters.json, then upload",
     ]
@@ -261,7 +261,7 @@ def test_what_a_clusters_scripts_did_is_kept_or_named(cloud: Cloud, empty: Path,
     words = ["init", "--from-cluster", "old", "--region", "us-east-1"]
     told = hk(*words).err
     assert (
-        "  utils/install_enroot_pyxis.sh: lost, unless it is kept as your own script: --scripts DIR"
+        "  utils/install_enroot_pyxis.sh: lost, unless it is kept as a script of yours: --scripts DIR"
         in told.splitlines()
     )
     done = hk(*words, "--force", "--scripts", "earlier")
@@ -290,7 +290,7 @@ def test_scripts_from_a_directory(empty: Path, hk: Hk) -> None:
     words = ["init", "--from-cluster-config", "cluster.json", "--from-parameters", "aws.yaml", "--region", "eu-west-1"]
     assert "is lost by that: give a copy of it with --scripts DIR" in hk(*words, "a.json").err
     done = hk(*words, "--scripts", "mine", "b.json")
-    assert done.code == 0 and "on_create.sh: kept, as part of your script `earlier`" in done.err, done.err
+    assert done.code == 0 and "on_create.sh: kept, of your script `earlier`" in done.err, done.err
     assert json.loads(Path("b.json").read_text())["hyperpod_kit"]["scripts"][0]["run"] == "on_create.sh"
     assert hk(*words, "--scripts", "none", "c.json").code == 2
 
@@ -327,10 +327,10 @@ def test_a_region_of_habit_counts_less_than_the_clusters_own(
     [
         (["--from-cluster", "x", "--from-cluster-config", "cluster.json"], 2, "one of them"),
         (["--from-cluster-config", "cluster.json"], 2, "init needs --region"),
-        (["--from-cluster-config", "none.json"], 3, "no such configuration file: none.json"),
+        (["--from-cluster-config", "none.json"], 3, "there is no configuration file none.json"),
         (["--from-cluster-config", "broken.json"], 1, "is not JSON"),
         (["--from-cluster-config", "list.json"], 1, "this is not a cluster"),
-        (["--from-parameters", "list.json"], 1, "is not a JSON object"),
+        (["--from-parameters", "list.json"], 1, "holds no object"),
         (["--user", "anna:-1"], 2, "expected NAME:UID"),
         (["--from-example", "no/such/dir/c.json"], 3, "cannot write no/such/dir/c.json"),
     ],

@@ -109,7 +109,7 @@ def test_a_pipe_is_read_and_one_that_nobody_writes_to_is_an_error(
     os.mkfifo("pipe.json")
     monkeypatch.setattr("hyperpod_kit.config.reading.document.PIPE_SECONDS", 0.2)
     silent = hk("validate", "pipe.json")
-    assert silent.code == 2 and "is a pipe, and no data arrived" in silent.err
+    assert silent.code == 2 and "is a pipe, and nothing has come" in silent.err
     process = subprocess.run(
         ["bash", "-c", '"$0" -m hyperpod_kit.cli.main validate <(cat provisioning_parameters.json)', sys.executable],
         capture_output=True,

@@ -95,10 +95,7 @@ def test_another_uid_is_found_offline(config: Path) -> None:
         load(config)
     (finding,) = caught.value.findings
     assert "HPK-U022 hyperpod_kit.users[0]" in finding
-    assert (
-        f"`alice` is 2005:2001 in /home/alice in the configuration, but access point {ALICE.id} acts as 2001:2001"
-        in finding
-    )
+    assert f"`alice` is 2005:2001 in /home/alice here, but access point {ALICE.id} acts as 2001:2001" in finding
 
 
 def test_another_file_system_needs_access_points_of_its_own(config: Path) -> None:

@@ -92,8 +92,8 @@ def test_a_described_cluster_with_the_file_of_aws() -> None:
     assert [mount.path for mount in settings.mounts] == ["/fsx"] and settings.bundle.bucket == "sagemaker-mine"
     assert settings.parameters.login_group is None
     assert found.notes == (
-        "AutoScaling: CreateCluster does not accept it in this form",
-        "the lifecycle scripts at s3://sagemaker-mine/lifecycle/: the bundle replaces them",
+        "AutoScaling: CreateCluster does not take it like this",
+        "the lifecycle scripts at s3://sagemaker-mine/lifecycle/: the bundle takes their place",
     )
 
 
@@ -114,26 +114,26 @@ def test_the_file_of_aws_alone_gives_the_groups_their_names() -> None:
 @pytest.mark.parametrize(
     ("cluster", "note"),
     [
-        ([group("a", SlurmConfig={"NodeType": "Compute"})], "the partition of group `a` is unknown"),
-        ([group("a"), {**group("b"), "LifeCycleConfig": None}], "lifecycle modes differ between groups"),
+        ([group("a", SlurmConfig={"NodeType": "Compute"})], "no partition of group `a` is known"),
+        ([group("a"), {**group("b"), "LifeCycleConfig": None}], "lifecycle modes differ from group to group"),
         ([group("a", LifeCycleConfig={"OnCreate": "x"})], "LifeCycleConfig of group `a` is incomplete"),
         ([group("a", LifeCycleConfig={})], "LifeCycleConfig of group `a` is incomplete"),
         (
             [group("a", LifeCycleConfig={"SourceS3Uri": "s3://x/", "OnCreate": "x", "OnInitComplete": "y"})],
             "LifeCycleConfig of group `a` has both OnCreate and OnInitComplete, which AWS refuses",
         ),
-        ([group("a", OfTomorrow=1)], "group `a`: OfTomorrow: CreateCluster does not accept it in this form"),
+        ([group("a", OfTomorrow=1)], "group `a`: OfTomorrow: CreateCluster does not take it like this"),
         (
             [group("a", InstanceStorageConfigs=[{"OfTomorrow": {}}])],
-            "InstanceStorageConfigs.OfTomorrow: the configuration has no key",
+            "InstanceStorageConfigs.OfTomorrow: there is no key",
         ),
         (
             {"InstanceGroups": [group("a")], "Orchestrator": {"Slurm": {"OfTomorrow": 1}}},
-            "Orchestrator.Slurm.OfTomorrow: the configuration has no key for it",
+            "Orchestrator.Slurm.OfTomorrow: there is no key for it",
         ),
         (
             [group("a", SlurmConfig={"NodeType": "Compute", "PartitionNames": ["dev", "night"]})],
-            "partition `night` of group `a`: a group has one partition",
+            "partition `night` of group `a`: it has one here",
         ),
         (
             {
@@ -141,7 +141,7 @@ def test_the_file_of_aws_alone_gives_the_groups_their_names() -> None:
                 "NodeProvisioningMode": "Continuous",
                 "Orchestrator": {"Slurm": {"SlurmConfigStrategy": "Merge"}},
             },
-            "SlurmConfigStrategy Merge: not allowed in on_create mode or with NodeProvisioningMode",
+            "SlurmConfigStrategy Merge: not in on_create mode nor beside NodeProvisioningMode",
         ),
     ],
 )
@@ -195,7 +195,7 @@ def test_two_file_systems_and_groups_that_have_one_only() -> None:
         ("x", None, "this is not a cluster"),
         ({"InstanceGroups": {}}, None, "this is not a cluster"),
         ({"InstanceGroups": [], "Orchestrator": {"Eks": {"ClusterArn": "x"}}}, None, "orchestrated by EKS"),
-        (None, [], "is not a JSON object"),
+        (None, [], "holds no object"),
         (None, {"hyperpod_kit": {}}, "a configuration of hyperpod-kit already"),
     ],
 )
@@ -259,8 +259,8 @@ def test_the_listing_of_awss_own_announcement_gives_a_mode_that_mounts() -> None
     found = import_configuration(listing, None)
     kit = found.values["hyperpod_kit"]
     assert kit["cluster"]["lifecycle_mode"] == "on_create" and kit["bundle"]["bucket"] == "sagemaker-mine"
-    assert "the spelling `lifecycleConfig` in group `worker-group`: AWS's spelling is LifeCycleConfig" in found.notes
-    assert "the spelling `InstanceType` trn1.32xlarge in group `worker-group`: AWS's spelling is ml.trn1.32xlarge" in (
+    assert "`lifecycleConfig` of group `worker-group` as it is spelled: AWS says LifeCycleConfig" in found.notes
+    assert "`InstanceType` trn1.32xlarge of group `worker-group` as it is spelled: AWS says ml.trn1.32xlarge" in (
         found.notes
     )
     assert (found.values["controller_group"], found.values["worker_groups"]) == (
@@ -330,5 +330,5 @@ def test_the_input_of_several_controllers_as_aws_documents_it() -> None:
         assert settings.steps.accounting is None
         assert json.loads(provisioning_parameters_json_if_on_create(settings) or "")["slurm_configurations"] == slurm
         notes = " ".join(found.notes)
-        assert "below /fsx/aws/hyperpod is not imported" in notes and "no notification of a failover is sent" in notes
-        assert "slurm_database_endpoint: accounting with several controllers is not supported" in notes
+        assert "below /fsx/aws/hyperpod is not taken over" in notes and "nobody is told of a failover" in notes
+        assert "slurm_database_endpoint: there is no accounting" in notes

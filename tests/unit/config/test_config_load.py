@@ -65,7 +65,7 @@ def test_unknown_keys_have_a_place_a_line_and_the_nearest_name(tmp_path: Path) -
     wrong = found["hyperpod_kit.mounts[1].read_onyl"]
     assert (wrong.code, wrong.hint) == ("HPK-C001", "Did you mean `read_only`?")
     assert "read_onyl" in text.splitlines()[wrong.line - 1]
-    assert found["hyperpod_kit.mounts[0].zzz"].hint.startswith("Known keys: access_point_id, file_system_id,")
+    assert found["hyperpod_kit.mounts[0].zzz"].hint.startswith("Known here: access_point_id, file_system_id,")
 
 
 def test_lines_are_right_with_tabs_and_for_list_items(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_what_cannot_be_parsed(tmp_path: Path, text: str, message: str) -> None:
 def test_yaml_that_cannot_be_parsed(tmp_path: Path) -> None:
     path = tmp_path / "c.yml"
     path.write_text("a: [1")
-    with pytest.raises(ConfigError, match=r"c\.yml is not valid YAML"):
+    with pytest.raises(ConfigError, match=r"c\.yml is not YAML"):
         check(path)
 
 

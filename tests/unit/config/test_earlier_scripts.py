@@ -39,15 +39,15 @@ def test_each_file_of_awss_set_has_a_line() -> None:
     found = classify_scripts(AWS, {"config.py": CONFIG}, "earlier", "on_create.sh")
     fate = fates(found.lines)
     assert sorted(fate) == sorted(AWS)
-    assert fate["mount_fsx.sh"] == "replaced by hyperpod_kit.mounts, kind lustre"
-    assert fate["utils/install_docker.sh"].startswith("replaced by hyperpod_kit.steps.docker")
+    assert fate["mount_fsx.sh"] == "done by hyperpod_kit.mounts, kind lustre"
+    assert fate["utils/install_docker.sh"].startswith("done by hyperpod_kit.steps.docker")
     assert fate["utils/install_enroot_pyxis.sh"] == "kept as your script `enroot`"
     assert fate["utils/pam_adopt_cgroup_wheel.sh"].startswith("not run: enable_pam_slurm_adopt is off")
     assert fate["setup_sssd.py"] == "not run: enable_sssd is off in config.py"
-    assert fate["utils/motd.sh"] == "replaced by hyperpod_kit.steps.login_message"
-    assert fate["setup_mariadb_accounting.sh"] == "replaced by hyperpod_kit.steps.accounting"
-    assert fate["utils/enroot.conf"] == "belongs to utils/install_enroot_pyxis.sh"
-    assert {line.split(" ")[0] for line in fate.values()} == {"replaced", "kept", "not", "belongs"}
+    assert fate["utils/motd.sh"] == "done by hyperpod_kit.steps.login_message"
+    assert fate["setup_mariadb_accounting.sh"] == "done by hyperpod_kit.steps.accounting"
+    assert fate["utils/enroot.conf"] == "goes with utils/install_enroot_pyxis.sh"
+    assert {line.split(" ")[0] for line in fate.values()} == {"done", "kept", "not", "goes"}
     names = [script["name"] for script in found.scripts]
     assert names == ["ansible", "hotfix", "ubuntu-home", "enroot"]
     on = {"accounting": {}, "log_rotation": {"keep": 2}, "login_message": {}, "ssh_between_nodes": {}, "docker": {}}
@@ -107,13 +107,13 @@ def test_without_a_directory_they_are_lost_and_it_is_said() -> None:
     found = classify_scripts(AWS, {}, None)
     assert found.scripts == ()
     assert fates(found.lines)["utils/install_enroot_pyxis.sh"] == (
-        "lost, unless it is kept as your own script: --scripts DIR"
+        "lost, unless it is kept as a script of yours: --scripts DIR"
     )
 
 
 def test_a_file_of_somebodys_own_among_awss() -> None:
     fate = fates(classify_scripts([*AWS, "utils/license.sh"], {}, "earlier").lines)
-    assert fate["utils/license.sh"].startswith("lost: not a file of AWS's set; list it under hyperpod_kit.scripts")
+    assert fate["utils/license.sh"].startswith("lost: no file of AWS's set; list it under hyperpod_kit.scripts")
 
 
 def test_a_set_of_somebodys_own_is_kept_whole() -> None:
@@ -121,8 +121,8 @@ def test_a_set_of_somebodys_own_is_kept_whole() -> None:
     assert found.scripts == (
         {"name": "earlier", "path": "earlier", "run": "setup.sh", "when": "after-mounts", "timeout": 900},
     )
-    assert found.lines[0] == "lib/x.sh: kept, as part of your script `earlier`" and "runs completely" in found.notes[0]
-    assert "lost: on_create.sh is not among them" in classify_scripts(["setup.sh"], {}, "earlier").lines[0]
+    assert found.lines[0] == "lib/x.sh: kept, of your script `earlier`" and "runs whole" in found.notes[0]
+    assert "lost: there is no on_create.sh" in classify_scripts(["setup.sh"], {}, "earlier").lines[0]
 
 
 @pytest.mark.parametrize(
@@ -149,9 +149,9 @@ def test_shared_users() -> None:
         ("alice", 2001, 2001),
         ("bob", 2002, 2002),
     ]
-    assert "the home /fsx/alice of alice: this kit uses /home/alice" in found.notes[0]
+    assert "the home /fsx/alice of alice: here it is /home/alice" in found.notes[0]
     assert [note for note in found.notes if "expected name,uid,home" in note] == [
         "line 5 of shared_users.txt: expected name,uid,home",
         "line 6 of shared_users.txt: expected name,uid,home",
     ]
-    assert any("shared_users.txt has no gids" in note for note in found.notes)
+    assert any("gids of shared_users.txt" in note for note in found.notes)

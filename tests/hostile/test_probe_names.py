@@ -56,7 +56,7 @@ def wish(state: str, policy: HealthPolicy) -> Any:
         mounts = (MOUNT,)
 
         class paths:
-            gate_refusal_record = "/nonexistent"
+            gate_refusal_record = last_drain_request_note = "/nonexistent"
 
     return drain.desired_reason_or_too_early(Asked(), {"fsx": record})  # type: ignore[arg-type]
 

@@ -124,7 +124,8 @@ class Probe:
             if 0 <= code <= _SIGNAL:
                 return code == 0
             # Ended by a signal it says nothing of the root: Slurm signals every process of a step, this one too.
-            if time.monotonic() >= start + self._longest:
+            # Each probe has at least `deadline` seconds.
+            if time.monotonic() >= start + self._longest - self._deadline:
                 return True
 
     def _wait_while_it_gets_on(self, end: float) -> Optional[int]:

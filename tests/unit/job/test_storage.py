@@ -48,7 +48,7 @@ def test_a_question_that_is_always_ended_has_an_end(tmp_path: Path, monkeypatch:
     program.write_text("#!/bin/sh\nkill -TERM $PPID\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert Probe(str(tmp_path), deadline=0.1, longest=0.3).answers()
+    assert Probe(str(tmp_path), deadline=scaled(1), longest=scaled(1.3)).answers()
 
 
 def test_a_probe_that_is_ended_by_a_signal_late_on_a_busy_node_is_no_outage(

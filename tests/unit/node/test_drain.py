@@ -282,7 +282,7 @@ def test_a_drain_that_could_not_be_recorded_on_a_full_disk_is_undone_all_the_sam
     gate_refusal.record_refusal(node.node, node.node.paths.gate_refusal_record, slurm_reason=SPOOL_REASON)
     slurm.say("state=drain", "reason=Prolog error")
     for summary in (f"drained: {SPOOL_REASON}", "no change"):
-        with pytest.raises(NodeError, match=f"was updated .{summary}., but not recorded in .*: No space left"):
+        with pytest.raises(NodeError, match=rf"was updated .{summary}., but not recorded in .*: No space left"):
             tell(node, slurm, GOOD)
         assert slurm.shown() == ("IDLE+DRAIN", SPOOL_REASON)
     failure[0] = ""

@@ -69,7 +69,7 @@ ALLOWED: Dict[str, Tuple[int, str]] = {
     "hyperpod_lab/torture/day.py": (1, "sets times back, to show that nothing goes by them"),
     "job/program/cli_look.py": (
         2,
-        "shown; and how long ago slurmctld, on the same machine, started a job: set back, its script is looked for later",
+        "shown; and how long ago slurmctld, on this machine, started a job: set back, its script is looked for later",
     ),
     "job/lint/doctor_look.py": (1, "how old the guard's record of this node is; a clock that was set back is told"),
     "job/fan_out/listing.py": (1, SAME),

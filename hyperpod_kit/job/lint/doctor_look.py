@@ -35,8 +35,6 @@ PRINTED = ("prologflags", "requeueexithold", "schedulerparameters", "authinfo", 
 LAUNCH_FAILED_HELD = "launch failed requeued held"
 """Slurm's reason for a job whose batch script a node could not start (seen with 22.05 and a full spool directory)."""
 
-_HELD_FIELDS = tuple(field for field in records.FIELDS if field[0] not in ("NodeList", "BatchHost"))
-
 
 @dataclass(frozen=True)
 class SlurmFacts:
@@ -121,7 +119,7 @@ def _guard(record: str) -> Tuple[SlurmFinding, ...]:
 def _query_unlaunched_jobs(runner: Runner) -> Optional[Tuple[str, ...]]:
     """Return the jobs that are held with Slurm's reason `launch failed requeued held`; None when squeue fails."""
     try:
-        job_records = records.query_squeue(runner, fields=_HELD_FIELDS)
+        job_records = records.query_squeue(runner)
         return tuple(
             JobId.from_record(job).slurm_id
             for job in job_records

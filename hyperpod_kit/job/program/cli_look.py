@@ -315,14 +315,7 @@ def sweep_command(args: argparse.Namespace) -> int:
         job_records = jobs(runner)
     except RunError as err:
         raise Unreachable(f"cannot ask Slurm: {err.message}") from err
-    orphans, problems = find_orphans(job_records)
-    without_script, unknown = find_jobs_without_script(runner, job_records, time.time())
-    known = {orphan.job_id for orphan in orphans}
-    orphans += [orphan for orphan in without_script if orphan.job_id not in known]
-    problems += unknown
-    confirmed, unconfirmed = confirm_cancels(runner, find_cancelled_in_hang(job_records))
-    orphans += confirmed
-    problems += unconfirmed
+    orphans, problems = _find_jobs_to_requeue(runner, job_records)
     if args.dry_run:
         done = [(orphan, "") for orphan in orphans]
     else:
@@ -333,6 +326,16 @@ def sweep_command(args: argparse.Namespace) -> int:
     if problems or any(problem for _, problem in done):
         return 1
     return 0
+
+
+def _find_jobs_to_requeue(runner: Runner, job_records: Sequence[Mapping[str, str]]) -> Tuple[List[Orphan], List[str]]:
+    """Return the jobs to put back into the queue, of each kind, and a line about what could not be judged."""
+    orphans, problems = find_orphans(job_records)
+    without_script, unknown = find_jobs_without_script(runner, job_records, time.time())
+    known = {orphan.job_id for orphan in orphans}
+    orphans += [orphan for orphan in without_script if orphan.job_id not in known]
+    confirmed, unconfirmed = confirm_cancels(runner, find_cancelled_in_hang(job_records))
+    return orphans + confirmed, problems + unknown + unconfirmed
 
 
 def _print_swept_orphans(done: Sequence[Tuple[Orphan, str]], *, dry_run: bool, as_json: bool) -> None:
@@ -441,11 +444,9 @@ def find_jobs_without_script(
     healthy job's is listed by both, also after a restart and a reconfiguration. `now`: Unix seconds.
     """
     try:
-        if _squeue_version(runner) < _LISTS_BATCH_STEPS:
-            return [], []
         node_by_job = control.query_batch_step_nodes(runner)
         suspects = [job for job in job_records if _lacks_script(job, node_by_job, now)]
-        if not suspects:
+        if not suspects or _squeue_version(runner) < _LISTS_BATCH_STEPS:
             return [], []
         # Jobs and steps were read one after the other: a job may have been requeued, and run elsewhere, in between.
         latest_records = {job.get("JobId"): job for job in jobs(runner)}

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Callable, Iterator, List, Optional, Tuple
 
 from hyperpod_kit.job.lint.doctor_look import SlurmFacts
+from hyperpod_kit.job.step.step_machine import KILL_PATIENCE, STOP_GRACE
 from hyperpod_kit.slurm import findings, versions
 from hyperpod_kit.slurm.running_config import HOOKS, hook_timeout_setting_names
 
@@ -237,6 +238,20 @@ def never_requeued(facts: SlurmFacts) -> Iterator[DoctorFinding]:
         )
 
 
+def short_kill_wait(facts: SlurmFacts) -> Iterator[DoctorFinding]:
+    """Find a KillWait that is shorter than what `job run` takes to end hung ranks and to record the end."""
+    seconds = _seconds(facts.config.get("killwait", ""))
+    needed = int(STOP_GRACE + KILL_PATIENCE)
+    if seconds is not None and seconds < needed:
+        yield DoctorFinding(
+            "S022",
+            "warning",
+            f"KillWait is {seconds} s and `job run` takes up to {needed} s to end the ranks of a cancelled job: Slurm "
+            "may kill it before it records the end, and --requeue-after-cancel then has no effect",
+            "KillWait=30",
+        )
+
+
 def hyperpod_needs(facts: SlurmFacts) -> Iterator[DoctorFinding]:
     """Find what HyperPod's own auto-resume lacks on a HyperPod cluster."""
     if not facts.hyperpod:
@@ -353,6 +368,7 @@ RULES: Tuple[Callable[[SlurmFacts], Iterator[DoctorFinding]], ...] = (
     unbounded_requeue,
     late_requeue,
     never_requeued,
+    short_kill_wait,
     hyperpod_needs,
     not_printed,
     find_kit_task_prolog_set,

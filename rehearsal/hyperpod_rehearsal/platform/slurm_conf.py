@@ -37,7 +37,6 @@ SlurmdTimeout={slurmd_timeout}
 SlurmctldTimeout=30
 ReturnToService=1
 JobRequeue=1
-KillWait=5
 MinJobAge=600
 TreeWidth=64
 MessageTimeout=10

@@ -24,7 +24,7 @@ FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signa
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _PR_SET_PDEATHSIG = 1
 _GRACE = 15.0
-"""Seconds between TERM and KILL for an srun that waits for a node which is gone; Slurm's KillWait is shorter."""
+"""Seconds between TERM and KILL for an srun that waits for a node which is gone."""
 
 
 class RetriedSrun:

@@ -5,6 +5,7 @@ uv and the wheels come to the nodes as they do where there is no package index: 
 
 from __future__ import annotations
 
+import base64
 import json
 import shlex
 import shutil
@@ -15,6 +16,7 @@ from typing import Any, Dict, Iterator, List
 import pytest
 from driver import CONFIG, Driver, wait_until
 
+from tests.faults import trainer
 from tests.support.wheels import make_wheel, sha256_of
 
 pytestmark = [
@@ -25,6 +27,26 @@ pytestmark = [
 NAME = "environments"
 TOP = "/fsx/environments/training"
 GO = "/fsx/environments-go"
+STEPS = 400
+IN_THE_ENVIRONMENT = """\
+import json, os, runpy, sys
+import train_code
+line = {"prefix": sys.prefix, "version": train_code.VERSION, "at": os.environ["HPK_ATTEMPT"]}
+os.write(1, (json.dumps(line) + chr(10)).encode())
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""What each rank runs: it names its environment, and is then the trainer of the faults."""
+
+JOB_SCRIPT = f"""\
+#!/bin/bash
+#SBATCH --nodes=3 --ntasks-per-node=1 --exclusive
+#SBATCH --auto-resume=1 --requeue --open-mode=append --output=/fsx/goes-on.out
+source "{TOP}/$(uname -m)/bin/activate"
+library=$(python -c 'import hyperpod_kit, os; print(os.path.dirname(os.path.dirname(hyperpod_kit.__file__)))')
+exec hyperpod-kit job run --checkpoint-root /fsx/goes-on -- \\
+  python /fsx/in_the_environment.py /fsx/trainer.py "$library" --steps {STEPS} --pause 0.1
+"""
 BRING = """\
 #!/bin/bash
 set -e
@@ -73,6 +95,16 @@ class Site:
         wait_until(
             "idle nodes", lambda: self.on("sinfo -h -o %t | sort -u", self.head).split() == ["idle"], timeout=240
         )
+
+    def write(self, path: str, text: str) -> None:
+        """Write a file of the user `trainer` on the shared mount."""
+        encoded = base64.b64encode(text.encode()).decode()
+        self.on(f"base64 -d <<<{encoded} >{path}", self.head, "trainer")
+
+    def lines(self, output: str) -> List[Dict[str, Any]]:
+        """Return the JSON objects of a job's output."""
+        text = self.on(f"cat {output}", self.head)
+        return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
     def version_in_a_job(self) -> List[str]:
         """What ranks on all workers import."""
@@ -141,6 +173,27 @@ def test_a_replaced_worker_finds_it(site: Site) -> None:
         assert step["status"] in ("ok", "changed") and version in step["detail"], step
     assert len(site.on(f"ls {TOP}/versions", site.head).split()) == 1, "none was made again"
     assert site.version_in_a_job() == ["1.0"] * 3
+
+
+def test_a_job_whose_node_is_replaced_goes_on_in_it(site: Site) -> None:
+    version = site.on(f"readlink -f {TOP}/$(uname -m)", site.head)
+    site.write("/fsx/in_the_environment.py", IN_THE_ENVIRONMENT)
+    site.write("/fsx/trainer.py", Path(trainer.__file__).read_text())
+    site.write("/fsx/goes-on.sbatch", JOB_SCRIPT)
+    job = site.on("cd /fsx; sbatch --parsable goes-on.sbatch", site.head, "trainer")
+    wait_until("two checkpoints", lambda: sum("saved" in line for line in site.lines("/fsx/goes-on.out")) > 1)
+    old = site.workers[-1]
+    site.driver.kit("rehearse", "kill-node", "--name", site.driver.name, old)
+    wait_until("its end", lambda: not site.on(f"squeue -h -j {job} -o %T", site.head), timeout=600)
+
+    lines = site.lines("/fsx/goes-on.out")
+    output = site.on("cat /fsx/goes-on.out", site.head)
+    starts = [line for line in lines if "resumed" in line]
+    assert old not in site.workers and len(site.workers) == 3
+    assert len(starts) == 6 and all(start["at"] > 0 for start in starts[3:]), output
+    assert [line["prefix"] for line in lines if "prefix" in line] == [version] * 6, output
+    final = {line["rank"]: line["weights"] for line in lines if "weights" in line}
+    assert [final[rank] for rank in range(3)] == trainer.weights(3, STEPS), output
 
 
 def test_a_job_keeps_its_version_when_there_is_a_newer_one(site: Site) -> None:

@@ -181,7 +181,9 @@ def test_a_job_whose_node_is_replaced_goes_on_in_it(site: Site) -> None:
     site.write("/fsx/trainer.py", Path(trainer.__file__).read_text())
     site.write("/fsx/goes-on.sbatch", JOB_SCRIPT)
     job = site.on("cd /fsx; sbatch --parsable goes-on.sbatch", site.head, "trainer")
-    wait_until("two checkpoints", lambda: sum("saved" in line for line in site.lines("/fsx/goes-on.out")) > 1)
+    wait_until(
+        "two checkpoints", lambda: sum("saved" in line for line in site.lines("/fsx/goes-on.out")) > 1, timeout=120
+    )
     old = site.workers[-1]
     site.driver.kit("rehearse", "kill-node", "--name", site.driver.name, old)
     wait_until("its end", lambda: not site.on(f"squeue -h -j {job} -o %T", site.head), timeout=600)

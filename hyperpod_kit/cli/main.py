@@ -11,6 +11,9 @@ from typing import Optional, Sequence
 from hyperpod_kit.ending import restore_sigint_if_ignored
 from hyperpod_kit.exit_codes import ExitCode
 
+REQUIRED = ("click", "rich")
+"""What the command line imports of others' packages wherever it runs."""
+
 FOREIGN_LINES = (("job", "submit"), ("connect",))
 """Commands that pass on words in which no `--` need stand."""
 
@@ -18,7 +21,17 @@ FOREIGN_LINES = (("job", "submit"), ("connect",))
 def main(argv: Optional[Sequence[str]] = None) -> None:
     """Run the program and exit. `argv`: words after the program's name."""
     restore_sigint_if_ignored()
-    _import_commands_without_collections()
+    try:
+        _import_commands_without_collections()
+    except ModuleNotFoundError as error:
+        if error.name not in REQUIRED:
+            raise
+        sys.stderr.write(
+            f"error: the Python environment {sys.prefix} has no {error.name}, which hyperpod-kit needs\n"
+            f"  hint: add {' and '.join(REQUIRED)} to its requirements; on a node, /opt/hyperpod-kit/current/bin/"
+            "hyperpod-kit runs without them\n"
+        )
+        sys.exit(ExitCode.ABSENT)
     if argv is None:
         argv = sys.argv[1:]
     code = run_command_line(list(argv))

@@ -17,7 +17,7 @@ import pytest
 from driver import CONFIG, Driver, wait_until
 
 from tests.faults import trainer
-from tests.support.wheels import make_wheel, sha256_of
+from tests.support.wheels import make_wheel, sha256_of, wheel_of_installed
 
 pytestmark = [
     pytest.mark.full,  # minutes of machines of its own
@@ -27,6 +27,7 @@ pytestmark = [
 NAME = "environments"
 TOP = "/fsx/environments/training"
 GO = "/fsx/environments-go"
+NEEDED_BY_THE_KIT = ("click", "rich", "markdown-it-py", "mdurl", "pygments")
 STEPS = 400
 IN_THE_ENVIRONMENT = """\
 import json, os, runpy, sys
@@ -85,11 +86,14 @@ class Site:
         return [entry for entry in map(json.loads, lines) if entry["step"] == "training-environment"][-1]
 
     def lock(self, version: str) -> None:
-        """A lock file of this version of the one package."""
-        file = make_wheel(self.beside / "bring", "train-code", version, f"VERSION = {version!r}\n")
-        (self.beside / "requirements.lock").write_text(
-            f"--no-index\n--find-links /opt/wheels\ntrain-code=={version} --hash=sha256:{sha256_of(file)}\n"
-        )
+        """A lock file of this version of the training code, and of what the kit needs."""
+        wheels = [make_wheel(self.beside / "bring", "train-code", version, f"VERSION = {version!r}\n")]
+        wheels += [wheel_of_installed(self.beside / "bring", name) for name in NEEDED_BY_THE_KIT]
+        lines = ["--no-index", "--find-links /opt/wheels"]
+        for file in wheels:
+            name, number = file.name.split("-")[:2]
+            lines.append(f"{name}=={number} --hash=sha256:{sha256_of(file)}")
+        (self.beside / "requirements.lock").write_text("\n".join([*lines, ""]))
 
     def all_idle(self) -> None:
         wait_until(

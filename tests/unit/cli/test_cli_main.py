@@ -52,6 +52,15 @@ def test_typing_mistakes(hk: Hk) -> None:
     assert "hint: run it there with hyperpod-kit connect NODE" in there.err and "Usage" not in there.err
 
 
+def test_an_environment_without_click_gets_a_sentence() -> None:
+    """As after `pip install --no-deps`, or from a lock file without it."""
+    program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from hyperpod_kit.cli.main import main; main(['--help'])"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith(f"error: the Python environment {sys.prefix} has no click, which hyperpod-kit needs")
+    assert "hint: add click and rich to its requirements" in done.stderr
+
+
 def test_start_up_imports_nothing_heavy(tmp_path: Path) -> None:
     script = tmp_path / "start.py"
     script.write_text("from hyperpod_kit.cli.main import main\nmain(['--help'])\n")

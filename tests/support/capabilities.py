@@ -272,7 +272,7 @@ def megatron_that_reshards() -> str:
 
 PROGRAMS = (
     *("apt-get", "aws", "cc", "curl", "dpkg-deb", "fish", "mkfs.btrfs", "mkfs.ext4", "shellcheck"),
-    *("systemd-analyze", "systemd-escape", "strace", "zsh"),
+    *("systemd-analyze", "systemd-escape", "strace", "uv", "zsh"),
 )
 MODULES = ("accelerate", "lightning", "torch", "transformers")
 OWN_EXTRAS = ("deepspeed", "megatron", "torchtitan")
@@ -321,7 +321,6 @@ CAPABILITIES: Dict[str, Capability] = {
     **{name: Capability(partial(module, name), is_installed=True) for name in MODULES},
     # Half a gigabyte for one test of how pages look.
     "chromium": Capability(partial(program, "chromium")),
-    "uv": Capability(partial(program, "uv")),
     **{name: Capability(partial(module, name)) for name in OWN_EXTRAS},
 }
 

@@ -57,7 +57,7 @@ def test_an_environment_without_click_gets_a_sentence() -> None:
     program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from hyperpod_kit.cli.main import main; main(['--help'])"
     done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (3, "")
-    assert done.stderr.startswith(f"error: the Python environment {sys.prefix} has no click, which hyperpod-kit needs")
+    assert done.stderr.startswith("error: the Python environment /") and "has no click, which" in done.stderr
     assert "hint: add click and rich to its requirements" in done.stderr
 
 

@@ -21,11 +21,16 @@ _REDONE = "twice"
 
 @dataclass
 class PublishedJob:
-    """What a node publishes of one job; None for what it does not. `spent`: cause -> GPU-seconds."""
+    """What a node publishes of one job; None for what it does not. `moved`: when its rank 0 last
+    moved, Unix seconds;
+    `spent`: cause -> GPU-seconds."""
 
     goodput: Optional[float] = None
     attempts: Optional[int] = None
     lost_steps: Optional[int] = None
+    step: Optional[int] = None
+    moved: Optional[float] = None
+    step_seconds: Optional[float] = None
     durable_step: Optional[int] = None
     durable_at: Optional[float] = None
     lost_saves: int = 0
@@ -55,6 +60,12 @@ def _take(series: PublishedJob, name: str, labels: dict[str, str], value: float)
         series.attempts = int(value)
     elif name == "job_lost_steps":
         series.lost_steps = int(value)
+    elif name == "job_step":
+        series.step = int(value)
+    elif name == "job_moved_timestamp_seconds":
+        series.moved = value
+    elif name == "job_step_seconds":
+        series.step_seconds = value
     elif name == "job_gpu_seconds_total":
         series.spent[clean_one_line(labels.get("cause", ""), 20)] = value
     elif name == "checkpoint_durable_step":

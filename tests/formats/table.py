@@ -162,6 +162,7 @@ TIME = time_rows.TimeRow(
 )
 RUN = time_rows.RunRow("7_2", 1, 1.7e9, 1.7e9 - 60.0, 1.7e9 - 5.0, 16, ("n1", "n2"), "ana", "gpu", "prod")
 JOB_TIME = job_note.TimeNote("7_2", {"steps": 3600.5, "twice": 12.0, "start-up": 100.0})
+JOB_STEP = job_note.JobStepNote("7_2", 1207, 1.7e9, 2.5)
 LOST = failure_rows.Row(3, 8, 2, "no space left", 1.7e9)
 GUARD = findings.GuardRecord(1.7e9, (findings.SlurmFinding("slurmctld-down", "it is down", "start it"),), {"n": 1})
 USAGE_DAY = usage_history.UsageDay("2023-11-14", 1.7e9, 12, 4096, 8192, 1 << 40, 1 << 39, {"ana": 8192})
@@ -522,6 +523,13 @@ FORMATS = (
         lambda data: job_note.parse_time_note(json.loads(data)),
         JOB_TIME,
         a_note(JOB_TIME),
+    ),
+    Format(
+        "note of a job's step (1)",
+        "job-step.page",
+        lambda data: job_note.parse_step_note(json.loads(data)),
+        JOB_STEP,
+        a_note(JOB_STEP),
     ),
     # Nodes and bundles.
     Format(

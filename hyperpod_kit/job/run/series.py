@@ -8,14 +8,14 @@ import time
 from typing import Any, Callable, List, Mapping, Optional, Sequence
 
 from hyperpod_kit.checkpoint.agent.shm import job_note, shm_paths
-from hyperpod_kit.checkpoint.agent.shm.job_note import JobNote, LockedNote, TimeNote
+from hyperpod_kit.checkpoint.agent.shm.job_note import JobNote, JobStepNote, LockedNote, TimeNote
 from hyperpod_kit.errors import JobError
 from hyperpod_kit.job.decide.outcome_kind import OutcomeKind
-from hyperpod_kit.job.goodput import job_time
+from hyperpod_kit.job.goodput import job_time, launch_time, time_rows
 from hyperpod_kit.job.goodput.counted_seconds import CountedSeconds
 from hyperpod_kit.job.goodput.followed_root import FollowedRoot
-from hyperpod_kit.job.goodput.job_time import JobStanding, JobState
-from hyperpod_kit.job.goodput.time_table import TimeTable, table_of
+from hyperpod_kit.job.goodput.job_time import JobStanding, JobState, JobTime
+from hyperpod_kit.job.goodput.time_table import table_of
 from hyperpod_kit.job.records import ledger, life
 from hyperpod_kit.job.status import timeline
 
@@ -71,9 +71,9 @@ class JobSeries:
 
     def _goodput(self, now: float) -> Optional[float]:
         """Return the goodput of the job so far, None where it is not known."""
-        table = TimeTable()
-        if self._time is not None:
-            table = self._time.table(now, wait=_STOP)
+        if self._time is None:
+            return None
+        table = table_of(self._time.account(now, wait=_STOP).pieces)
         if table.goodput is None:
             return None
         return round(table.goodput, 4)
@@ -88,56 +88,73 @@ class JobSeries:
         self._locked_note = LockedNote(folder, uid, fields["number"])
         self._time = FollowedTime(self._state, job)
         time_note = LockedNote(folder, uid, fields["number"], "time")
-        self._counter = TimeCounter(self._time, job, time_note, self._clock)
+        step_note = LockedNote(folder, uid, fields["number"], "step")
+        self._counter = TimeCounter(self._time, job, time_note, step_note, self._clock)
 
 
 class FollowedTime:
-    """Tables of what the time of a running job went into so far, for several threads."""
+    """Accounts of what the time of a running job went into so far, for several threads."""
 
     def __init__(self, state: str, job: str) -> None:
         self._root, self._job = FollowedRoot(state), job
         self._lock = threading.Lock()
-        self._table = TimeTable()
+        self._account = JobTime(job)
 
-    def table(self, now: float, wait: float = -1) -> TimeTable:
-        """Return the table up to `now`. Raises OSError.
+    def account(self, now: float, wait: float = -1) -> JobTime:
+        """Return the account up to `now`. Raises OSError.
 
-        Where another thread has been reading for `wait` seconds, it is the last table that was counted.
+        Where another thread has been reading for `wait` seconds, it is the last account that was taken.
         """
         if not self._lock.acquire(timeout=wait):
-            return self._table
+            return self._account
         try:
             standing = JobStanding(JobState.RUNS)
-            self._table = table_of(job_time.account(self._root.runs(), self._job, now, standing).pieces)
-            return self._table
+            self._account = job_time.account(self._root.runs(), self._job, now, standing)
+            return self._account
         finally:
             self._lock.release()
 
 
 class TimeCounter:
-    """Keep the note of what a job's time went into, on a thread of its own, since it reads the records of the root."""
+    """Keep the notes of what a job's time went into and of its step, on a thread of its own, since it reads the records
+    of the root."""
 
-    def __init__(self, time: FollowedTime, job: str, time_note: LockedNote, clock: Callable[[], float]) -> None:
-        self._time, self._job, self._time_note, self._clock = time, job, time_note, clock
+    def __init__(
+        self, time: FollowedTime, job: str, time_note: LockedNote, step_note: LockedNote, clock: Callable[[], float]
+    ) -> None:
+        self._time, self._job, self._clock = time, job, clock
+        self._time_note, self._step_note = time_note, step_note
         self._counted: Optional[CountedSeconds] = None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True, name="hpk-time-note")
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop counting and remove the note."""
+        """Stop counting and remove the notes."""
         self._over.set()
         self._thread.join(_STOP)
         self._time_note.remove_file_and_unlock()
+        self._step_note.remove_file_and_unlock()
 
     def _watch(self) -> None:
         while True:
             with contextlib.suppress(OSError):
-                table = self._time.table(self._clock())
+                account = self._time.account(self._clock())
+                table = table_of(account.pieces)
                 self._counted = self._counted or CountedSeconds(table)
                 self._time_note.put(TimeNote(self._job, self._counted.raise_counters_to(table)))
+                self._put_step(account)
             if self._over.wait(EVERY):
                 return
+
+    def _put_step(self, account: JobTime) -> None:
+        """Write the step of the attempt that runs; nothing where none runs, or it has completed no step."""
+        row = account.current
+        if row is None or row.step is None:
+            self._step_note.clear()
+            return
+        moved = row.t - row.seconds[time_rows.OPEN_STEP]
+        self._step_note.put(JobStepNote(self._job, row.step, moved, launch_time.usual_step(row)))
 
 
 def note_of(job: str, rows: Sequence[ledger.Row], now: float, goodput: Optional[float]) -> JobNote:

@@ -195,6 +195,25 @@ def _job_metrics(jobs: Sequence[FoundJob]) -> Iterable[str]:
         "Part of the GPU time that the job has held in which steps were done that lasted.",
         [(labels, note.goodput) for labels, note in named if note.goodput is not None],
     )
+    steps = [({"job_id": job.note.job, "uid": str(job.uid)}, job.step) for job in jobs if job.step is not None]
+    yield from _format_metric(
+        "hyperpod_kit_job_step",
+        "gauge",
+        "The last step that rank 0 of the running attempt has completed, counted once a minute.",
+        [(labels, step_note.step) for labels, step_note in steps],
+    )
+    yield from _format_metric(
+        "hyperpod_kit_job_moved_timestamp_seconds",
+        "gauge",
+        "When rank 0 last moved: the end of that step, or later where it saves or evaluates.",
+        [(labels, step_note.moved) for labels, step_note in steps],
+    )
+    yield from _format_metric(
+        "hyperpod_kit_job_step_seconds",
+        "gauge",
+        "Seconds of a usual step of the running attempt.",
+        [(labels, step_note.step_seconds) for labels, step_note in steps if step_note.step_seconds is not None],
+    )
     yield from _format_metric(
         "hyperpod_kit_job_ended_attempts",
         "gauge",

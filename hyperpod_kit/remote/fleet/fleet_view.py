@@ -25,6 +25,9 @@ from hyperpod_kit.untrusted.text import clean_one_line
 OLD = 180.0
 """Seconds after which the record of a health check counts as old: the timer runs every 30 s."""
 
+STANDSTILL = "no progress for"
+"""Begins the problem of a job that does not move."""
+
 NO_PROGRESS = 900.0
 """Seconds without a step after which a running job is shown among what is wrong."""
 
@@ -191,7 +194,7 @@ def build_fleet_view(
         at = read_at
     jobs = {job.id: job for job in map(_queued_job, queue) if job is not None}
     for job_id, published in series.items():
-        jobs[job_id] = _with_series(jobs.get(job_id, FleetJob(job_id)), published)
+        jobs[job_id] = _with_series(jobs.get(job_id, FleetJob(job_id)), published, at)
     for status in roots:
         for job in _jobs_of_root(status, jobs, at):
             jobs[job.id] = job
@@ -396,19 +399,29 @@ def _queued_job(record: Mapping[str, str]) -> Optional[FleetJob]:
     )
 
 
-def _with_series(job: FleetJob, series: PublishedJob) -> FleetJob:
+def _with_series(job: FleetJob, series: PublishedJob, at: float) -> FleetJob:
     job = replace(
         job,
         goodput=series.goodput,
         attempts=series.attempts,
         lost_steps=series.lost_steps,
+        step=series.step,
+        step_seconds=series.step_seconds,
         lost=lost_seconds(series.spent),
         checkpoint_step=series.durable_step,
         checkpoint_at=series.durable_at,
     )
     if series.lost_saves:
-        return _with_problem(job, f"{series.lost_saves} saves in a row came to nothing", Severity.FAULT)
-    return job
+        job = _with_problem(job, f"{series.lost_saves} saves in a row came to nothing", Severity.FAULT)
+    return _with_standstill(job, series.moved, at)
+
+
+def _with_standstill(job: FleetJob, moved: Optional[float], at: float) -> FleetJob:
+    """Return the job with the problem that nothing has moved for long. `moved`: when it did, None where unknown."""
+    is_named = any(problem.startswith(STANDSTILL) for problem in job.problems)
+    if not moved or is_named or job.state in WAITS or at - moved <= NO_PROGRESS:
+        return job
+    return _with_problem(job, f"{STANDSTILL} {format_duration(at - moved)}", Severity.FAULT)
 
 
 def _jobs_of_root(status: Mapping[str, Any], known: Mapping[str, FleetJob], at: float) -> list[FleetJob]:
@@ -450,10 +463,9 @@ def _with_progress(job: FleetJob, status: Mapping[str, Any], at: float) -> Fleet
         job = replace(job, step=_whole_or_none(last.get("reached")))
     if not job.nodes:
         job = replace(job, nodes=tuple(clean_one_line(name, NAME) for name in (last.get("nodes") or [])[:65536]))
-    moved = _number(last.get("moved"))
-    if last.get("kind") == "unfinished" and moved and at - moved > NO_PROGRESS and job.state not in WAITS:
-        return _with_problem(job, f"no progress for {format_duration(at - moved)}", Severity.FAULT)
-    return job
+    if last.get("kind") != "unfinished":
+        return job
+    return _with_standstill(job, _number(last.get("moved")), at)
 
 
 def _with_problem(job: FleetJob, problem: str, severity: Severity) -> FleetJob:

@@ -142,7 +142,9 @@ def test_a_job_tells_of_all_its_runs_and_takes_its_word_back(
     state = str(job.root / ".hpk")
     with series.JobSeries(state, job.environment) as first:
         assert job.run("--steps", "12", "--crash", "8:3", "--once", str(job.base / "once"), told=first) == 0
-        assert sorted(one.name for one in shm.iterdir()) == [f"hpk-{UID}-7.job", f"hpk-{UID}-7.time"]
+        assert sorted(one.name for one in shm.iterdir()) == [
+            f"hpk-{UID}-7.{ending}" for ending in ("job", "step", "time")
+        ]
     assert not list(shm.iterdir())
     # What the ranks took of a checkpoint is an event of its own, after which these three are the same.
     assert list(dict.fromkeys((one.attempts, one.started is not None, tuple(one.ends)) for one in told)) == [

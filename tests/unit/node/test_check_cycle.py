@@ -302,9 +302,11 @@ def test_a_job_that_runs_here_gets_into_the_metrics_until_it_is_gone(make_node: 
     shm, text = fake.root / "dev/shm", fake.root / TEXTFILE
     shm.mkdir(parents=True)
     words = (
-        "import sys; from hyperpod_kit.checkpoint.agent.shm.job_note import LockedNote, JobNote\n"
+        "import sys; from hyperpod_kit.checkpoint.agent.shm.job_note import LockedNote, JobNote, JobStepNote\n"
         "both = [LockedNote(sys.argv[1], int(sys.argv[2]), number) for number in '78']\n"
         "[one.put(JobNote('7', 2, None, 3, 0.5, {'crash': 1})) for one in both]\n"
+        "step = LockedNote(sys.argv[1], int(sys.argv[2]), '7', 'step')\n"
+        "step.put(JobStepNote('7', 1207, 1700000000.5, 2.5))\n"
         "print('held', flush=True); sys.stdin.read()\n"
     )
     with subprocess.Popen(
@@ -318,7 +320,10 @@ def test_a_job_that_runs_here_gets_into_the_metrics_until_it_is_gone(make_node: 
             f"hyperpod_kit_job_attempts{{{labels}}} 2",
             f"hyperpod_kit_job_lost_steps{{{labels}}} 3",
             f"hyperpod_kit_job_goodput_ratio{{{labels}}} 0.5",
+            f"hyperpod_kit_job_step{{{labels}}} 1207",
+            f"hyperpod_kit_job_moved_timestamp_seconds{{{labels}}} 1700000000.5",
+            f"hyperpod_kit_job_step_seconds{{{labels}}} 2.5",
             f'hyperpod_kit_job_ended_attempts{{{labels},class="crash"}} 1',
         ]
         job.kill()
-    assert len(list(shm.iterdir())) == 2 and ticked(fake.node) and "hyperpod_kit_job" not in text.read_text()
+    assert len(list(shm.iterdir())) == 3 and ticked(fake.node) and "hyperpod_kit_job" not in text.read_text()

@@ -21,7 +21,7 @@ from hyperpod_kit.model.states import MountState
 from hyperpod_kit.node.devices.findings import Cure, DeviceFinding
 from hyperpod_kit.node.devices.record import DeviceRecord
 from hyperpod_kit.node.observe.health_record import HealthRecord
-from hyperpod_kit.remote.fleet.fleet_view import FleetView, Severity, build_fleet_view
+from hyperpod_kit.remote.fleet.fleet_view import FleetJob, FleetView, Severity, build_fleet_view
 from hyperpod_kit.remote.fleet.node_notes import NodeNotes, make_script, parse_files, read_saved_notes, save_notes
 from hyperpod_kit.remote.metric_lines import parse_job_series
 from hyperpod_kit.remote.target import NodeTarget
@@ -179,6 +179,27 @@ def test_a_job_has_its_step_rate_losses_and_checkpoint() -> None:
     assert steps["ip-10-1-0-3"] == (("7",), 1207) and steps["ip-10-1-0-2"] == ((), None)
     stuck = {**STATUS, "attempts": [{"job": "7", "kind": "unfinished", "moved": NOW - 3600}]}
     assert seen(queue=queue, roots=[stuck]).jobs[0].problems[0] == "no progress for 60 min"
+
+
+def test_a_node_publishes_the_step_of_its_job_and_when_that_moved() -> None:
+    def job_with(moved: float, roots: Sequence[Dict[str, Any]] = ()) -> FleetJob:
+        published = (
+            'hyperpod_kit_job_step{job_id="9",uid="1001"} 1206\n'
+            f'hyperpod_kit_job_moved_timestamp_seconds{{job_id="9",uid="1001"}} {moved}\n'
+            'hyperpod_kit_job_step_seconds{job_id="9",uid="1001"} 2.5\n'
+        )
+        view = seen(notes(4, metrics=published), queue=[queued("9", "ip-10-1-0-4")], roots=roots)
+        assert {node.name: node.step for node in view.nodes}["ip-10-1-0-4"] == view.jobs[0].step
+        return view.jobs[0]
+
+    job = job_with(NOW - 60)
+    assert (job.id, job.step, job.step_seconds, job.problems) == ("9", 1206, 2.5, ())
+    assert job_with(NOW - 3600).problems == ("no progress for 60 min",)
+    root = {
+        "time": [{"job": "9", "state": "runs"}],
+        "attempts": [{"job": "9", "kind": "unfinished", "moved": NOW - 3000}],
+    }
+    assert job_with(NOW - 3600, [root]).problems == ("no progress for 60 min",), "it is named once"
 
 
 def test_eighty_columns_cut_no_name_of_a_row() -> None:

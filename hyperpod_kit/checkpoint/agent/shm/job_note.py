@@ -2,6 +2,7 @@
 
     hpk-<uid>-<number of the job>.job    one page, from `job run` alone, which holds a lock (fcntl) on it while it lives
     hpk-<uid>-<number of the job>.time   another, with what its time went into
+    hpk-<uid>-<number of the job>.step   a third, with the step that it has reached
 
 So a note of a `job run` that was killed says nothing any more, and the next one of the same user removes it. The lock
 is the process's and not the file's (flock): a child of it that hangs at a dead mount holds none.
@@ -23,7 +24,7 @@ from hyperpod_kit.checkpoint.agent.shm.note_page import is_count, is_number_of_s
 from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_kit.untrusted.dataclass_json import dataclass_from_json
 
-_NAME = re.compile(r"hpk-([0-9]{1,10})-([0-9]{1,10})\.(?:job|time)")
+_NAME = re.compile(r"hpk-([0-9]{1,10})-([0-9]{1,10})\.(?:job|time|step)")
 _JOB = re.compile(r"[0-9]{1,10}([_+][0-9]{1,10})?")
 _CLASS = re.compile(r"[a-z_]{1,20}")
 _CLASSES = 16
@@ -56,19 +57,39 @@ class TimeNote(NamedTuple):
     gpu_seconds: Dict[str, float]
 
 
+class JobStepNote(NamedTuple):
+    """job: as in JobNote; step: the last one that rank 0 of the running attempt has completed; moved: when rank 0 last
+    moved, Unix seconds: the end of that step, or later where it saves or evaluates; step_seconds: of a usual step, None
+    while that is unknown."""
+
+    job: str
+    step: int
+    moved: float
+    step_seconds: Optional[float]
+
+
 class FoundJob(NamedTuple):
-    """A note and whose it is, by its name and its owner. `time`: the other one of the same job, where there is one."""
+    """A note and whose it is, by its name and its owner. `time`, `step`: the others of the same job, where there are
+    such."""
 
     uid: int
     note: JobNote
     time: Optional[TimeNote] = None
+    step: Optional[JobStepNote] = None
 
 
 class FoundTime(NamedTuple):
-    """The same of the other note."""
+    """The same of the note about time."""
 
     uid: int
     note: TimeNote
+
+
+class FoundStep(NamedTuple):
+    """The same of the note about the step."""
+
+    uid: int
+    note: JobStepNote
 
 
 class LockedNote:
@@ -94,9 +115,13 @@ class LockedNote:
                 time.sleep(0.02)
             os.close(self._fd)
 
-    def put(self, note: Union[JobNote, TimeNote]) -> None:
+    def put(self, note: Union[JobNote, TimeNote, JobStepNote]) -> None:
         """Write the note to its file. Raises OSError."""
         note_page.write_json_page(self._fd, note._asdict())
+
+    def clear(self) -> None:
+        """Let the note say nothing until the next one is written. Raises OSError."""
+        note_page.write_json_page(self._fd, {})
 
     def remove_file_and_unlock(self) -> None:
         """Remove the note's file and release the lock: the job ends here, or goes on elsewhere."""
@@ -128,7 +153,14 @@ def read_notes_of_live_jobs(folder: str) -> List[FoundJob]:
         (time_record.uid, time_record.note.job): time_record.note
         for time_record in note_page.read_notes_of_all_users(folder, ".time", _NAME, _parse_time_note_if_locked)
     }
-    return [record._replace(time=times.get((record.uid, record.note.job))) for record in records]
+    steps = {
+        (step_record.uid, step_record.note.job): step_record.note
+        for step_record in note_page.read_notes_of_all_users(folder, ".step", _NAME, _parse_step_note_if_locked)
+    }
+    return [
+        record._replace(time=times.get((record.uid, record.note.job)), step=steps.get((record.uid, record.note.job)))
+        for record in records
+    ]
 
 
 def _parse_job_note_if_locked(page: note_page.FoundPage) -> Optional[FoundJob]:
@@ -146,6 +178,15 @@ def _parse_time_note_if_locked(page: note_page.FoundPage) -> Optional[FoundTime]
         note = parse_time_note(page.read_json_body())
     if note is not None:
         return FoundTime(page.uid, note)
+    return None
+
+
+def _parse_step_note_if_locked(page: note_page.FoundPage) -> Optional[FoundStep]:
+    note = None
+    if _is_locked(page):
+        note = parse_step_note(page.read_json_body())
+    if note is not None:
+        return FoundStep(page.uid, note)
     return None
 
 
@@ -168,6 +209,23 @@ def parse_time_note(body: Any) -> Optional[TimeNote]:
         _JOB.fullmatch(note.job),
         len(note.gpu_seconds) <= _CAUSES
         and all(_CAUSE.fullmatch(name) and is_number_of_seconds(seconds) for name, seconds in note.gpu_seconds.items()),
+    )
+    if all(good):
+        return note
+    return None
+
+
+def parse_step_note(body: Any) -> Optional[JobStepNote]:
+    """None for what is no such note."""
+    try:
+        note = dataclass_from_json(JobStepNote, body)
+    except ValueError:
+        return None
+    good = (
+        _JOB.fullmatch(note.job),
+        is_count(note.step),
+        is_number_of_seconds(note.moved),
+        note.step_seconds is None or is_number_of_seconds(note.step_seconds),
     )
     if all(good):
         return note

@@ -141,12 +141,13 @@ def test_a_minute_of_a_long_job_reads_what_is_new(days: int, tmp_path: Path) -> 
     *earlier, last = rows_of(days)
     path.write_bytes(b"".join(map(time_rows.encoded, earlier)))
     followed = FollowedTime(str(tmp_path), "7")
-    assert bytes_read(lambda: followed.table(earlier[-1].t)) > path.stat().st_size > 300_000 * days
+    assert bytes_read(lambda: followed.account(earlier[-1].t)) > path.stat().st_size > 300_000 * days
     with path.open("ab") as file:
         file.write(time_rows.encoded(last))
-    assert bytes_read(lambda: followed.table(last.t)) < 8_000
-    assert followed.table(last.t).goodput == pytest.approx(1.0)
-    assert followed.table(last.t).total_seconds == pytest.approx(days * 86400.0, rel=0.01)
+    assert bytes_read(lambda: followed.account(last.t)) < 8_000
+    table = table_of(followed.account(last.t).pieces)
+    assert table.goodput == pytest.approx(1.0)
+    assert table.total_seconds == pytest.approx(days * 86400.0, rel=0.01)
 
 
 @pytest.mark.parametrize("most_rows", [1 << 20, 60])

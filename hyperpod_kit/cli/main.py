@@ -26,11 +26,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     except ModuleNotFoundError as error:
         if error.name not in REQUIRED:
             raise
-        sys.stderr.write(
-            f"error: the Python environment {sys.prefix} has no {error.name}, which hyperpod-kit needs\n"
-            f"  hint: add {' and '.join(REQUIRED)} to its requirements; on a node, /opt/hyperpod-kit/current/bin/"
-            "hyperpod-kit runs without them\n"
-        )
+        _print_missing_package(error.name)
         sys.exit(ExitCode.ABSENT)
     if argv is None:
         argv = sys.argv[1:]
@@ -43,6 +39,17 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     # At its end the interpreter collects cycles among all objects, a tenth of a second with botocore's models loaded.
     gc.freeze()
     sys.exit(code)
+
+
+def _print_missing_package(name: str) -> None:
+    """Print which package this environment lacks; without click there is no other printer."""
+    from hyperpod_kit.untrusted import terminal
+
+    terminal.print_stderr(f"error: the Python environment {sys.prefix} has no {name}, which hyperpod-kit needs")
+    terminal.print_stderr(
+        f"hint: add {' and '.join(REQUIRED)} to its requirements; on a node, "
+        "/opt/hyperpod-kit/current/bin/hyperpod-kit runs without them"
+    )
 
 
 def _import_commands_without_collections() -> None:

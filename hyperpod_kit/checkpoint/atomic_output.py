@@ -60,7 +60,7 @@ def _make_private_directory(name: str, parent_fd: int, target: Path) -> int:
         require_user_owned(os.fstat(inner), str(target), inner, root_too=False)
         if os.listdir(inner):
             # Another has put a directory of this user's in its place: what it holds is not to be moved or removed.
-            raise UntrustedPlace(f"{target.parent} is exchanged by another user while {target.name} is made there")
+            raise UntrustedPlace(f"{target.parent} was replaced by another user while {target.name} was written there")
         return inner
     except BaseException:
         os.close(inner)

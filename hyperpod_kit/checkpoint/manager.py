@@ -154,7 +154,7 @@ class Manager:
             if storage_every is not None:
                 slots += 1
         if slots < _SLOTS:
-            raise ValueError(f"slots must be at least {_SLOTS}: the newest sealed copy is never written over")
+            raise ValueError(f"slots must be at least {_SLOTS}: the newest sealed copy is never overwritten")
         self._ranks = Ranks(process_group)
         preemption = PreemptionSignal(self._ranks, enabled=save_on_signal)
         self._cadences = save_schedule.Cadences(every, storage_every, self._ranks, preemption)
@@ -221,7 +221,7 @@ class Manager:
         open_managers.register_manager(self)
         if self._save_ids.unclaimed:
             warnings.warn(
-                f"nothing can be saved: {self._save_ids.unclaimed}; what is there can be restored",
+                f"this Manager cannot save: {self._save_ids.unclaimed}; it can restore existing checkpoints",
                 RuntimeWarning,
                 stacklevel=3,  # the caller of the Manager, whose constructor is called through `ambient`
             )
@@ -629,10 +629,10 @@ class Manager:
         if not self._caller.is_creator_process:
             raise CheckpointError(
                 f"process {os.getpid()} was forked from process {self._caller.pid}, whose Manager this is",
-                hint="save, restore and close in the process that made the Manager",
+                hint="save, restore and close in the process that created the Manager",
             )
         if self._closed is not None:
-            raise CheckpointError(f"this Manager of {self.root} is closed", hint="make a new one and restore")
+            raise CheckpointError(f"this Manager of {self.root} is closed", hint="create a new Manager and restore")
 
     # --- end ----------------------------------------------------------------------------------------------------
 
@@ -680,7 +680,7 @@ class Manager:
             if reason:
                 cause = f" ({reason})"
             self._saves.warn_later(
-                f"saves were not durable after {waited:.0f} s{cause}; the agent (pid {self._agent.pid}) goes on"
+                f"saves did not become durable within {waited:.0f} s{cause}; the agent (pid {self._agent.pid}) goes on"
             )
         if self._event_handler.user_policy is not None:
             self._event_handler.user_policy.close()
@@ -708,7 +708,7 @@ class Manager:
             if not self.close() and kind is None:
                 raise CheckpointError(
                     f"the newest save is not durable: {self._saves.newest!r}",
-                    hint="start again: the newest step that all ranks have in memory is restored",
+                    hint="restart the run: it restores the newest step that all ranks have in memory",
                 )
             return
         # Other ranks may be far behind or gone: nothing is waited for, and memory is left for the next start.

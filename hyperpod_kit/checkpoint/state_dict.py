@@ -36,7 +36,7 @@ class StateDict(State):
         super().__init__(extra=values, rng=False)
         taken = sorted(_RESERVED.intersection(values))
         if taken:
-            raise ValueError(f"{taken[0]!r} is a reserved name at the top of a state dict: give it another one")
+            raise ValueError(f"{taken[0]!r} is a reserved name at the top of a state dict: use another name")
         self._below = _NamesBelow(own)
         self._live_values: dict[str, Any] = {}
 

@@ -106,8 +106,8 @@ class ElasticTraining:
         there = math.ceil(epochs * steps)
         if its.args.max_steps > there:
             raise ValueError(
-                f"max_steps={its.args.max_steps}, and {epochs:g} epochs of {steps} steps each are {there}: "
-                f"give num_train_epochs={math.ceil(its.args.max_steps / steps)}, or max_steps={there}"
+                f"max_steps={its.args.max_steps}, and {epochs:g} epochs of {steps} steps each are {there}: set "
+                f"num_train_epochs={math.ceil(its.args.max_steps / steps)}, or max_steps={there}"
             )
 
 
@@ -127,7 +127,10 @@ class DataPosition(TrainerCallback, ExportableState):  # type: ignore[misc]  # t
         if not isinstance(loader, TrainerLoader):
             raise CheckpointError(
                 f"the Trainer trains from a {type(loader).__name__}, whose position is not known",
-                hint="ElasticTraining stands before the Trainer in the class, and get_train_dataloader is its own",
+                hint=(
+                    "put ElasticTraining before the Trainer in the bases of the class, and do not override "
+                    "get_train_dataloader"
+                ),
             )
         self.position = loader.state_dict_with_step_size()
         state.epoch = loader.position / loader.sample_order.samples  # the Trainer's own begins at 0 after a resume
@@ -161,9 +164,9 @@ class TrainerLoader(ElasticLoader):
         """Go to a position of a checkpoint. Raises CheckpointError."""
         if state.get("samples_of_a_step") != self.samples_of_a_step:
             raise CheckpointError(
-                f"a step has {self.samples_of_a_step} samples, and had {state.get('samples_of_a_step')} in the "
+                f"a step has {self.samples_of_a_step} samples, but {state.get('samples_of_a_step')} in the "
                 "checkpoint; the Trainer counts steps",
-                hint="keep ranks x per_device_train_batch_size x gradient_accumulation_steps as it was",
+                hint="keep ranks x per_device_train_batch_size x gradient_accumulation_steps unchanged",
             )
         self.load_state_dict(state)
 
@@ -224,8 +227,10 @@ def read_checkpoint_position(checkpoint: str | os.PathLike[str]) -> dict[str, An
     except (OSError, Untrusted, ValueError, KeyError, TypeError) as err:
         raise CheckpointError(
             f"{checkpoint} has no position in {_STATE_FILE}: {type(err).__name__}: {err}",
-            hint="it was cut while it was written, or is not of an ElasticTrainer",
+            hint="the file is truncated, or was not written by an ElasticTrainer",
         ) from None
     if not isinstance(position, dict) or not position:
-        raise CheckpointError(f"{path}: position {position!r}", hint="it is not of an ElasticTrainer's step")
+        raise CheckpointError(
+            f"{path}: position {position!r}", hint=("it does not belong to a step of an ElasticTrainer")
+        )
     return position

@@ -58,7 +58,7 @@ def goodput_command(args: argparse.Namespace) -> int:
     # For the user root each checkpoint root has a deadline of its own.
     if owner.is_machine_root() or (args.root and not any(map(is_path, args.root))):
         return goodput.main(args)
-    roots = ", ".join(args.root) or "a root of the jobs that are noted"
+    roots = ", ".join(args.root) or "a root of the recorded jobs"
     return ending.run_in_bounded_child_as_uid(lambda: goodput.main(args), roots)
 
 
@@ -105,7 +105,7 @@ def rewind_command(args: argparse.Namespace) -> int:
         terminal.print_json(document("job rewind", {**made._asdict(), "order": list(made.order)}))
     else:
         terminal.print_stdout(
-            f"the next start goes on from {made.attempt}; what is newer is left, and lies where it was"
+            f"the next start resumes from {made.attempt}; newer checkpoints are ignored and stay where they are"
         )
     return 0
 

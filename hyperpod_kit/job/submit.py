@@ -187,9 +187,9 @@ def warnings(line: SbatchLine, directory: str, mounts: str = "/proc/self/mountin
     kind = _file_system(directory, mounts)
     if submission.option("--chdir") is None and kind in _LOCAL:
         messages.append(
-            f"warning J024: {directory} is on {kind}, and the job starts there: on a node that does not have "
-            "it the job FAILS with exit code 0:53 and writes no log. Submit from a directory that all nodes "
-            "share, or use --chdir=DIR"
+            f"warning J024: {directory} is on {kind}, and the job starts there: on a node without that directory the "
+            "job FAILS with exit code 0:53 and writes no log. Submit from a directory that all nodes share, or use "
+            "--chdir=DIR"
         )
     return messages
 

@@ -74,7 +74,7 @@ def train(root: str, warm_up: int = 0, saved: bool = True) -> dict[str, Any]:
             "from": resumed.next_step,
             "iter": hook_state.iter,
             "errors": sorted(hook_state.error_dict),
-            "begins anew": any("begins anew" in str(warning.message) for warning in caught),
+            "begins anew": any("starts with an empty state" in str(warning.message) for warning in caught),
         }
 
 

@@ -28,6 +28,6 @@ def test_all_ranks_go_back_to_the_newest_with_a_position(tmp_path: Path, ranks: 
             assert answer["step"] == 2, "one rank alone is always at one place"
             continue
         newest, middle = answer["rejected"]
-        assert "rank 1: no position of a loader" in newest and "'here'" in newest
+        assert "rank 1: not a loader position" in newest and "'here'" in newest
         assert "loader: rank 0 is at 32 in the data, rank 1 at 40" in middle
         assert (answer["step"], answer["position"], answer["weight"]) == (0, 24, 0.0)

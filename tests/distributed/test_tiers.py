@@ -48,7 +48,7 @@ def test_memory_and_disk_complete_what_never_reached_storage(tmp_path: Path) -> 
         (("fsdp2", 3), ("fsdp2", 2), "captured by 3 ranks: this run has 2"),
         *full(
             (("fsdp2", 2), ("fsdp2", 3), "captured by 2 ranks: this run has 3"),
-            (("fsdp2", 2), ("ddp", 2), "another division among the ranks"),
+            (("fsdp2", 2), ("ddp", 2), "another layout over the ranks"),
         ),
     ],
 )
@@ -72,7 +72,7 @@ def test_a_capture_that_one_rank_has_lost_is_passed_over_visibly(tmp_path: Path)
     tier_job.take_memory(tmp_path, 1)
     found = sharded_job.run(tmp_path, 2, tier_job.come_back, "fsdp2", root, None)
     assert found[0]["kind"] == "Fresh" and {why for _, why in found[0]["rejected"]} == {
-        "never committed, and gone or never whole on rank 1"
+        "never committed, and gone or incomplete on rank 1"
     }
 
 

@@ -77,7 +77,7 @@ def test_an_agent_that_dies_is_started_again_and_the_run_goes_on(job, undisturbe
     mine = job("agent")
     mine.start(STEPS, "--save-every", "4", "--on-busy", "wait", HPK_FAILPOINT="commit.before_manifest@2")
     assert mine.weights() == undisturbed
-    assert any("has taken its place" in mine.log(rank).read_text() for rank in (0, 1))
+    assert any("has replaced it" in mine.log(rank).read_text() for rank in (0, 1))
     assert os.listdir(mine.shm) == []
     found = catalog.list_checkpoints(str(mine.root))
     assert [entry.name.step for entry in found if entry.committed] == [23, 19, 15]

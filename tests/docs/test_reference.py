@@ -40,7 +40,7 @@ def test_the_arguments_of_a_finding_are_known_in_their_order(kind: type) -> None
 @pytest.mark.parametrize("text", finding_texts.texts_of("J009"))
 def test_the_severity_message_and_hint_of_a_code_are_those_of_its_source(text: FindingText) -> None:
     assert text.severity == "warning"
-    assert text.message.startswith("a limit of ‹limit› min is over before a node is replaced")
+    assert text.message.startswith("a limit of ‹limit› min ends the job before a node is replaced")
     assert text.hint
 
 

@@ -32,7 +32,7 @@ PATTERNS = (
 ALLOWED: Dict[str, Tuple[str, ...]] = {
     # Nodes of a cluster may have bundles of two releases at the same time, from the second release on.
     "hyperpod_kit/job/step/lifeline.py": (
-        "runs an older release of hyperpod-kit than `job run` does",
+        "runs an older release of hyperpod-kit than `job run`",
         "`job run` is of an older release than",
     ),
     "tests/unit/job/test_lifeline.py": ("runs an older release", "`job run` is of an older release than"),

@@ -115,7 +115,7 @@ def to_stage(job: Job, site: Site, stage: str) -> None:
     if stage == "saving":
         job.at_step(1)
         site.slurm("scancel", "--batch", "--signal=USR1", job.id, user=True)
-        until(lambda: "telling the step to save" in job.log, what="a warning")
+        until(lambda: "requesting a save from the step" in job.log, what="a warning")
     elif stage == "backing off":
         # After one crash there is no pause; the second is from the same place, for nothing was saved.
         for number in (1, 2):

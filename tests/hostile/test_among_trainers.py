@@ -74,7 +74,7 @@ def test_agents_of_several_releases_are_not_started_together(tmp_path: Path) -> 
             else said
         )
 
-    with pytest.raises(CheckpointError, match="several releases"):
+    with pytest.raises(CheckpointError, match="different releases"):
         startup.agree_on_start_identity(Gloo(older), tmp_path / "root", None, None)
 
 

@@ -88,7 +88,7 @@ def test_a_directorys_name_is_no_environment_and_says_so(root: Path, name: str) 
         "export HPK_RESUME_KIND=dcp",
     ]
     for one in record["rejected"]:
-        assert "no job can be told of such a name" in one["why"] and one["attempt"].isprintable()
+        assert "the name cannot be passed to a job" in one["why"] and one["attempt"].isprintable()
     assert record["rejected"] or not name[-1].isascii()
 
 
@@ -107,7 +107,7 @@ def test_a_name_that_reads_like_anothers_does_not_get_that_one_set_aside(root: P
 
 def test_only_a_name_that_cannot_be_told_is_no_start_from_scratch(root: Path) -> None:
     dcp(root, "step\n100")
-    with pytest.raises(NoValidCheckpoint, match="no job can be told of such a name"):
+    with pytest.raises(NoValidCheckpoint, match="the name cannot be passed to a job"):
         newest.newest_provable_foreign_checkpoint(str(root), {})
 
 
@@ -212,7 +212,7 @@ def test_the_victims_own_record_is_read_again_by_its_other_nodes(root: Path) -> 
     ],
 )
 def test_a_record_that_we_do_not_write_is_no_answer(record: dict[str, Any]) -> None:
-    with pytest.raises(JobError, match="not to be trusted"):
+    with pytest.raises(JobError, match="cannot be trusted"):
         shared_decision.task_prolog_lines(record, "0")
 
 

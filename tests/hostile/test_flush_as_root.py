@@ -91,7 +91,7 @@ def test_its_user_can_neither_trace_it_nor_read_what_root_knew(base: Path, monke
             assert tried.returncode != 0 and "Permission denied" in tried.stderr, (name, tried)
         until(lambda: bool(done), timeout=seconds + 112, what="end of the flush")
         waiting.join(30)
-        assert "still at work" in done[0][0].note or "not done" in done[0][0].note
+        assert "still working" in done[0][0].note or "not done" in done[0][0].note
 
 
 def test_nothing_of_roots_environment_groups_or_descriptors_goes_along(
@@ -166,12 +166,12 @@ flush_users.flush_as({ATTACKER}, folder={str(base)!r}, job=None, timeout=60.0, m
 
 
 ANSWERS: Dict[str, Tuple[bytes, str]] = {
-    "nothing": (b"", "its answer is none"),
-    "no JSON": (b"yes", "its answer is none"),
-    "deep": (b"[" * 100000, "its answer is none"),
-    "another shape": (b'[["r", null, true]]', "its answer is none"),
-    "other types": (b'[["r", 5, 1, {}]]', "its answer is none"),
-    "an object": (b'{"a": 1}', "its answer is none"),
+    "nothing": (b"", "its answer is invalid"),
+    "no JSON": (b"yes", "its answer is invalid"),
+    "deep": (b"[" * 100000, "its answer is invalid"),
+    "another shape": (b'[["r", null, true]]', "its answer is invalid"),
+    "other types": (b'[["r", 5, 1, {}]]', "its answer is invalid"),
+    "an object": (b'{"a": 1}', "its answer is invalid"),
     "too much": (b"x" * (2 << 20), "more than"),
 }
 
@@ -372,6 +372,6 @@ def test_a_lock_is_told_to_stop_only_when_its_process_is_ours(base: Path, monkey
         Path(path).write_text(json.dumps([[other.pid, start], [0, 0]]))
         monkeypatch.setattr(lock, "try_acquire", lambda *_: None)
         monkeypatch.setattr(os, "kill", lambda pid, sign: told.append(pid))
-        with pytest.raises(Exception, match="does not go"):
+        with pytest.raises(Exception, match="does not end"):
             lock.acquire_ending_stale_agent(path, lock.NOBODY, grace=0.1)
     assert told == []

@@ -155,7 +155,7 @@ def test_job_status_leaves_an_odd_row_out(
     said = capsys.readouterr().out
     assert "7.0.0" in said and "done" in said and page.stat().st_size
     if ledger_row.problem(json.loads(odd)):
-        assert f"row 3 of the ledger is left out: its {name} is" in said
+        assert f"row 3 of the ledger is ignored: its {name} is" in said
 
 
 def test_a_ledger_that_is_no_file_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

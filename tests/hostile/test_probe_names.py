@@ -73,7 +73,7 @@ def a_socket(path: str) -> None:
 
 LAID: Dict[str, Callable[[str], object]] = {
     "a directory": os.mkdir,
-    "a directory with files": a_full_directory,
+    "a directory that contains files": a_full_directory,
     "a closed directory": lambda path: os.mkdir(path, 0),
     "a file": lambda path: Path(path).write_text("mine"),
     "a link to nothing": lambda path: os.symlink("/nowhere", path),

@@ -82,7 +82,7 @@ def test_a_bare_srun_is_told_its_checkpoint_in_an_image_without_python(pyxis: Dr
         env=f"HPK_AUTO_RESUME=1 HPK_CHECKPOINT_ROOT={root}",
     )
     assert told.splitlines().count("from none") == 4 and told.endswith("exit 0\n"), told
-    assert told.count("starts at step 0: nothing was ever committed") == 1
+    assert told.count("starts at step 0: no checkpoint was ever committed") == 1
     refused = srun(pyxis, SH, "echo started", user="trainer", env="HPK_AUTO_RESUME=1 HPK_CHECKPOINT_ROOT=/away/run")
     assert "no checkpoint was chosen from /away/run: error: cannot use /away/run: /away is not there" in refused
     assert "started" not in refused.splitlines() and "HPK_AUTO_RESUME=0 starts it as it is" in refused
@@ -124,7 +124,7 @@ def test_a_job_in_an_image_without_python_is_held_with_the_reason(pyxis: Driver)
     finally:
         pyxis.on("controller", f"scancel {job}", check=False)
     output = pyxis.output(job)
-    assert "there is no Python 3.8 or newer in this container" in output and "--container-python PATH" in output
+    assert "this container has no Python 3.8 or newer" in output and "--container-python PATH" in output
     # One, where srun's code is that of the rank that has said why.
     assert len([event for event in events(output) if event.get("event") == "attempt"]) <= 2, output
 
@@ -146,7 +146,7 @@ def test_a_job_in_a_container_that_is_killed_resumes(pyxis: Driver, option: str,
     ended = [event for event in events(output) if event.get("event") == "ended"]
     assert [event["class"] for event in ended] == ["crash", "done"] and ended[0]["first"]["signal"] == 9, output
     assert restored(output)["step"] > 0 and restored(output)["tier"] == tier, output
-    assert ("what is captured in memory goes with the container" in output) == bool(option), output
+    assert ("captures in memory are lost with the container" in output) == bool(option), output
     assert ended[0]["reached"] > 0, "how far a rank came is known outside of the container"
     for node in {node["instance_id"] for node in pyxis.nodes() if node["group"] == "worker-group"}:
         wait_until("free memory", lambda at=node: not pyxis.on(at, "find /dev/shm -type f").split(), timeout=180)  # type: ignore[misc]

@@ -81,7 +81,7 @@ def same_on_both(driver: Heads) -> None:
 
 def sweeps(driver: Heads) -> List[bool]:
     """Whether each head does what is done once."""
-    return ["this is done on" not in driver.on(head, f"{KIT} job sweep") for head in HEADS]
+    return ["the sweep runs on" not in driver.on(head, f"{KIT} job sweep") for head in HEADS]
 
 
 def both_up(driver: Heads) -> None:
@@ -134,8 +134,8 @@ def test_a_newer_state_on_one_head(driver: Heads) -> None:
     driver.on(HEADS[1], "systemctl start slurmctld")
     both_up(driver)
     refused = driver.on(HEADS[0], f"{KIT} node apply 2>&1", check=False)
-    assert "is not replaced by this machine's newer one while slurmctld runs on" in refused, refused
-    assert "systemctl stop slurmctld there" in refused, refused
+    assert "is not replaced with this machine's newer state while slurmctld runs on" in refused, refused
+    assert "systemctl stop slurmctld; then" in refused, refused
     driver.on(HEADS[1], "systemctl stop slurmctld")
     for head in HEADS:
         driver.on(head, f"{KIT} node apply && systemctl start {GUARD_TIMER}")

@@ -63,7 +63,7 @@ def test_an_agent_that_dies_has_a_successor_at_once_and_a_second_job_gets_one_cl
     cluster.on("controller", f"touch {go}", user="trainer")
     assert finish(cluster, job) == "COMPLETED", cluster.output(job)
     output = cluster.output(job)
-    assert "another one (pid " in output and "has taken its place" in output, "it is heard"
+    assert "a new agent (pid " in output and "has replaced it" in output, "it is heard"
     assert weights(output) == undisturbed, output
     assert re.findall(r"attempt \S+ (\w+).* \([\d.]+ s\)$", output, re.M) == ["finished"], output
     for node in nodes:

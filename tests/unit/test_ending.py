@@ -31,7 +31,7 @@ def test_what_is_not_there_is_a_sentence_and_3(capsys: pytest.CaptureFixture[str
 
 def test_what_job_run_alone_calls_says_so() -> None:
     done = subprocess.run([sys.executable, "-I", "-S", str(MAIN), "look"], capture_output=True, text=True)
-    assert done.returncode == ExitCode.USAGE and done.stderr.startswith("error: no directory to look at")
+    assert done.returncode == ExitCode.USAGE and done.stderr.startswith("error: no directory given")
 
 
 def test_a_reader_that_has_gone_hears_nothing_of_it() -> None:

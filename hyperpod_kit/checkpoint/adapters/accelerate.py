@@ -48,7 +48,8 @@ class CheckpointedAccelerator(Accelerator):  # type: ignore[misc]  # accelerate 
         super().__init__(*args, **options)
         if self.distributed_type in _REFUSED:
             raise CheckpointError(
-                f"CheckpointedAccelerator does not serve {self.distributed_type.value}", hint="use Accelerator there"
+                f"CheckpointedAccelerator does not support {self.distributed_type.value}",
+                hint=("use Accelerator instead"),
             )
         root = resolve_root(checkpoint_root, self.project_configuration.project_dir)
         self._root, self._options = root, dict(checkpoint_options or {})
@@ -100,8 +101,8 @@ class CheckpointedAccelerator(Accelerator):  # type: ignore[misc]  # accelerate 
         for loader in self._dataloaders:
             if _has_unrepeatable_order(loader):
                 warnings.warn(
-                    "a run that resumes in the middle of an epoch gets the rest of it in another order: give "
-                    "Accelerator dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True)",
+                    "a run that resumes in the middle of an epoch receives the rest of the epoch in another order: "
+                    "give Accelerator dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True)",
                     RuntimeWarning,
                     stacklevel=2,
                 )

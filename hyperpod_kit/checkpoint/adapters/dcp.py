@@ -129,7 +129,9 @@ def step_or_number_in_checkpoint_id(step: int | None, checkpoint_id: PathEndingI
         return step
     numbers = _NUMBER.findall(os.path.basename(os.fspath(checkpoint_id or "").rstrip("/")))
     if not numbers:
-        raise ValueError(f"of which step? step=, or a checkpoint_id that ends in it; here it is {checkpoint_id!r}")
+        raise ValueError(
+            f"the step is unknown: give step=, or a checkpoint_id that ends in the step; found {checkpoint_id!r}"
+        )
     return int(numbers[-1])
 
 

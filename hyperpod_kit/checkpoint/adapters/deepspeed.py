@@ -46,9 +46,9 @@ class ZeroFiles(StateDict):
         saved = tree.get("world", ranks.world)
         if saved != ranks.world:
             raise CheckpointError(
-                f"{saved} ranks saved it and {ranks.world} are here, and DeepSpeed cuts ZeRO's partitions by their "
-                f"number: its universal checkpoint leads on, made of `hyperpod-kit checkpoint export {self._root} "
-                "--to deepspeed`",
+                f"{saved} ranks saved it and {ranks.world} ranks restore it, but DeepSpeed divides ZeRO's partitions "
+                "by the number of ranks: use DeepSpeed's universal checkpoint, made from the output of `hyperpod-kit "
+                f"checkpoint export {self._root} --to deepspeed`",
                 hint="see `Another number of ranks` on the page DeepSpeed of the documentation",
             )
         return super().targets(ranks, tree)
@@ -69,7 +69,7 @@ class ZeroCheckpoints(CheckpointEngine):  # type: ignore[misc]  # deepspeed is n
         super().__init__()
         if not engine.zero_optimization_stage():
             raise CheckpointError(
-                "DeepSpeed without ZeRO",
+                "DeepSpeed runs without ZeRO",
                 hint="use Manager(root) with State(engine.module, engine.optimizer)",
             )
         self.name = "hyperpod-kit"

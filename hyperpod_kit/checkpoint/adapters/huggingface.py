@@ -65,8 +65,8 @@ class CheckpointedTraining:
         trainer.add_callback(_StepCallback(self))
         if not trainer.args.ignore_data_skip and "iteration" not in signature(DataLoaderShard).parameters:
             warnings.warn(
-                "a run that resumes in the middle of an epoch gets the rest of it in another order: this version of "
-                "accelerate forgets the epoch; pip install -U accelerate",
+                "a run that resumes in the middle of an epoch receives the rest of the epoch in another order: this "
+                "version of accelerate does not keep the epoch; pip install -U accelerate",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -120,10 +120,12 @@ class CheckpointedTraining:
         if resume_from is False:
             raise CheckpointError(
                 f"{self._root} holds checkpoints of this run, and resume_from_checkpoint is False",
-                hint="leave it out to go on with them; give another root to start anew",
+                hint="leave it out to resume from them; give another root to start from scratch",
             )
         if LAYOUT not in peeked.extra:
-            raise CheckpointError(f"{peeked.checkpoint_id} is not of a CheckpointedTraining", hint="give another root")
+            raise CheckpointError(
+                (f"{peeked.checkpoint_id} was not written by CheckpointedTraining"), hint="give another root"
+            )
         state = json.loads(peeked.extra[LAYOUT]["state"])
         if not training.auto_find_batch_size:
             # transformers before 5 goes on with the size that was saved, which may be that of other ranks.
@@ -137,7 +139,7 @@ class CheckpointedTraining:
     @property
     def _current_train_call_or_raise(self) -> _TrainCall:
         if self._run is None:
-            raise CheckpointError("there is no training under way", hint="trainer.train()")
+            raise CheckpointError("no training is running", hint="trainer.train()")
         return self._run
 
     def set_initial_training_values(self, *args: Any, **options: Any) -> Any:
@@ -198,7 +200,7 @@ class CheckpointedTraining:
         if isinstance(restored, Restored):
             checkpoint_id = restored.checkpoint_id
         if checkpoint_id != run.expected:
-            assert isinstance(restored, Restored), "what was committed does not go away"
+            assert isinstance(restored, Restored), "committed checkpoints are not deleted"
             raise _RestoredOtherStep(restored)
 
     def _build_state(self) -> State:
@@ -276,7 +278,8 @@ class CheckpointedTraining:
         best_id = next((str(name) for name in names if name.step == step), None)
         if best_id is None:
             raise CheckpointError(
-                f"the best step, {step}, is not under {self._root}", hint=f"hyperpod-kit checkpoint ls {self._root}"
+                f"the checkpoint of the best step, {step}, is not below {self._root}",
+                hint=f"hyperpod-kit checkpoint ls {self._root}",
             )
         frozen = not is_adapter(trainer.accelerator.unwrap_model(trainer.model))
         load_state(self._root, State(trainer.model_wrapped, rng=False, frozen=frozen), checkpoint_id=best_id)
@@ -408,9 +411,9 @@ def _require_supported_training_arguments(args: Any) -> None:
     """Raise ValueError for training arguments that cannot be served: save_only_model, and a
     hub_strategy that pushes checkpoints."""
     if args.save_only_model:
-        raise ValueError("save_only_model: such a checkpoint cannot be resumed from; leave it out")
+        raise ValueError("save_only_model: a run cannot resume from such a checkpoint; leave out save_only_model")
     if args.push_to_hub and str(getattr(args.hub_strategy, "value", args.hub_strategy)) != "end":
-        raise ValueError(f"hub_strategy={args.hub_strategy}: checkpoints are not pushed; hub_strategy='end'")
+        raise ValueError(f"hub_strategy={args.hub_strategy}: checkpoints are not pushed; use hub_strategy='end'")
 
 
 # What of a model is PEFT's: an adapter over weights that come from elsewhere.

@@ -103,8 +103,8 @@ class CheckpointedFit(Callback):  # type: ignore[misc]  # lightning is not asked
             samplers = {_unrepeatable_sampler_class_name(loader) for loader in loaders.flattened}
         for name in sorted(samplers - {""}):
             warnings.warn(
-                f"a run that resumes in the middle of an epoch gets the rest of it in another order: that of {name} "
-                "does not follow from a seed and the epoch; give the loader a DistributedSampler",
+                "a run that resumes in the middle of an epoch receives the rest of the epoch in another order: the "
+                f"order of {name} does not depend only on a seed and the epoch; give the loader a DistributedSampler",
                 RuntimeWarning,
                 stacklevel=2,
             )

@@ -23,6 +23,6 @@ def resolve_root(explicit_root: RootPath | None, folder: str | None = None) -> s
         root = os.path.join(folder, "checkpoints")
     if not root:
         raise CheckpointError(
-            "no root of checkpoints", hint=f"name one; hyperpod-kit job run says it in {HPK_CHECKPOINT_ROOT}"
+            "no checkpoint root given", hint=f"give a root; hyperpod-kit job run sets it in {HPK_CHECKPOINT_ROOT}"
         )
     return root

@@ -49,7 +49,9 @@ class CheckpointedManager(CheckpointManager):  # type: ignore[misc]  # torchtita
         if not self.enable:
             return
         if getattr(self, "enable_ft_dataloader_checkpoints", False):
-            raise CheckpointError("CheckpointedManager does not serve torchft", hint="use torchtitan's own there")
+            raise CheckpointError(
+                "CheckpointedManager does not support torchft", hint=("use torchtitan's own CheckpointManager")
+            )
         self.states[_GENERATORS] = _Generators()
         retention = None
         if self.keep_latest_k > 0:

@@ -234,7 +234,7 @@ class Agent:
         if isinstance(message, trainer_channel.Connect):
             unreachable = self.link.connect_or_describe_failure(message.addresses)
             if unreachable:
-                self._send_event(trainer_channel.Fatal(f"no answer from rank 0's agent at {unreachable}"))
+                self._send_event(trainer_channel.Fatal(f"rank 0's agent does not answer at {unreachable}"))
                 self.lifetime.is_stop_requested = True
         elif isinstance(message, trainer_channel.PartnerAt):
             self.copies.set_partner(message.addresses)
@@ -281,7 +281,7 @@ class Agent:
         if not self.link.has_leader_addresses or self.lifetime.has_trainer_died:
             self._on_leader_search_ended(None)
             return
-        self._send_event(trainer_channel.AgentTrouble("rank 0's agent is gone; another one is waited for"))
+        self._send_event(trainer_channel.AgentTrouble("rank 0's agent is gone; waiting for another agent"))
         self.link.start_search()
 
     def _on_leader_search_ended(self, uplink: Optional[Channel]) -> None:

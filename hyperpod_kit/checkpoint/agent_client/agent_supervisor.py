@@ -210,10 +210,10 @@ class AgentSupervisor:
                 silent, link, killed, reported = 0.0, self._link, False, False
                 continue
             silent += tick
-            reason = f"the checkpoint agent (pid {link.pid}) has said nothing for {silent:.0f} s"
+            reason = f"the checkpoint agent (pid {link.pid}) has sent no message for {silent:.0f} s"
             if silent >= silence_limit and not killed:
                 killed = True
-                self._forward_and_reply(AgentTrouble(f"{reason}: it is killed"))
+                self._forward_and_reply(AgentTrouble(f"{reason}: killing it"))
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(link.pid, signal.SIGKILL)
             elif silent >= 1.5 * silence_limit and not reported:
@@ -232,7 +232,7 @@ class AgentSupervisor:
                 self._over.wait(_PAUSES[min(self._used, len(_PAUSES) - 1)])
                 self._used += 1
                 if self._start_replacement_agent():
-                    self._forward_and_reply(AgentTrouble(f"{reason}, another one (pid {self.pid}) has taken its place"))
+                    self._forward_and_reply(AgentTrouble(f"{reason}; a new agent (pid {self.pid}) has replaced it"))
                     return
             if self._used:
                 reason += f", and {self._used} in its place"
@@ -344,7 +344,7 @@ class AgentLink:
             raise CheckpointError(f"the checkpoint agent did not start within {timeout:g} s", hint=f"see {self._log}")
         hello = self._hello
         if hello is None:
-            raise CheckpointError("the checkpoint agent ended at its start", hint=f"see {self._log}")
+            raise CheckpointError("the checkpoint agent ended during startup", hint=f"see {self._log}")
         if isinstance(hello, StartRefused):
             raise _REFUSALS.get(hello.kind, CheckpointError)(hello.reason, hint=hello.hint)
         self.partner_port = hello.partner_port

@@ -84,7 +84,7 @@ def close_forgotten(root: str) -> None:
         return
     gc.collect()  # it may lie in a ring of objects
     for manager in [other for other in _forgotten if _real_root(other.root) == _real_root(root)]:
-        log.warning("a Manager of %s was never closed, and the program has lost it: it is closed now", root)
+        log.warning("a Manager of %s was garbage-collected before close(): closing it now", root)
         manager.close()
 
 

@@ -89,7 +89,7 @@ def agree_on_start_identity(
     open_managers.close_forgotten(where)
     problem = None
     if open_managers.manager_with_live_agent(where) is not None:
-        problem = f"this process has a Manager of {where} already"
+        problem = f"this process already has a Manager of {where}"
     key = _read_attempt_key_from_environment()
     greetings = ranks.handshake(
         (
@@ -102,7 +102,7 @@ def agree_on_start_identity(
     )
     problem = first_problem_with_rank([rank_problem for _, _, rank_problem, _, _ in greetings])
     if problem is not None:
-        raise RunIsOwned(problem, hint="close that one first, or use it; `with Manager(...)` closes by itself")
+        raise RunIsOwned(problem, hint="close that Manager first, or use it; `with Manager(...)` closes itself")
     response: Any = None
     if ranks.rank == 0:
         try:
@@ -120,7 +120,9 @@ def agree_on_start_identity(
         raise response
     identity, incarnation, token, chosen = response
     if len({protocol for *_, protocol, _ in greetings}) > 1:
-        raise CheckpointError("the ranks' agents are of several releases of hyperpod-kit: all ranks of a run need one")
+        raise CheckpointError(
+            "the ranks' agents run different releases of hyperpod-kit: all ranks of a run need the same release"
+        )
     if key and len({attempt for *_, attempt in greetings}) == 1:
         # The token passed through gloo, where others may listen; the attempt's key did not.
         token = message_auth.derive_key(key, "agents", token).hex()
@@ -174,7 +176,7 @@ def start_agent(
         meanwhile()
         port = agent.wait_for_ready_port()
     except ImportError as err:
-        error = CheckpointError(f"a module of hyperpod-kit is not there any more: {err}")
+        error = CheckpointError(f"a module of hyperpod-kit no longer exists: {err}")
     except (CheckpointError, OSError) as err:
         error = err
     except BaseException:
@@ -252,7 +254,7 @@ def _describe_free_space(root: str) -> str:
     while is_path(root):
         try:
             stats = os.statvfs(root)
-            return f"; {stats.f_bavail * stats.f_frsize} bytes and {stats.f_favail} files are free there"
+            return f"; {stats.f_bavail * stats.f_frsize} bytes and {stats.f_favail} inodes are free there"
         except FileNotFoundError:
             root = os.path.dirname(root)
         except OSError:

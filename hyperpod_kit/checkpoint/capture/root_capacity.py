@@ -24,7 +24,7 @@ def require_room_for_two_checkpoints(ranks: Ranks, root: str, keep: Policy | Non
         problem = _describe_missing_room(root, keep)
     problem = ranks.broadcast(problem)
     if problem is not None:
-        raise CheckpointError(problem, hint=f"df -h {root}; a larger root, or a smaller state")
+        raise CheckpointError(problem, hint=f"df -h {root}; use a larger root, or a smaller state")
 
 
 def _describe_missing_room(root: str, keep: Policy | None) -> str | None:
@@ -38,9 +38,8 @@ def _describe_missing_room(root: str, keep: Policy | None) -> str | None:
     if facts.f_flag & os.ST_RDONLY or not size or not capacity or capacity >= 2 * size:
         return None
     return (
-        f"{root} holds {capacity / 1e6:.0f} MB and its newest checkpoint has {size / 1e6:.0f} MB: there is "
-        f"room for one only, and keep={keep!r} keeps one. "
-        f"A save could be made only by deleting the only good checkpoint first"
+        f"{root} holds {capacity / 1e6:.0f} MB and its newest checkpoint has {size / 1e6:.0f} MB: only one checkpoint "
+        f"fits, and keep={keep!r} keeps one. The next save would need to delete the only good checkpoint first"
     )
 
 

@@ -65,7 +65,6 @@ def require_room_for_slots(ranks: Ranks, folder: str, model: torch.nn.Module | N
                 where = f" on {host}"
             raise NotEnoughSharedMemory(
                 f"{shm_paths.shared_memory_root()}{where} holds {capacity / 1e6:.0f} MB, and {slots} slots of "
-                f"{len(here)} ranks need "
-                f"at least {need / 1e6:.0f} MB and what the optimizer adds",
+                f"{len(here)} ranks need at least {need / 1e6:.0f} MB, plus the optimizer's state",
                 hint=shm_slots.shared_memory_hint(4 * need),
             )

@@ -203,8 +203,8 @@ class SlotPool:
         if self._pin and not device.register_slot_with_cuda_driver(memory):
             self._pin = False
             log.warning(
-                "the GPU's driver does not take %s as memory that it copies into: saves stand still for longer. "
-                "Expected a tmpfs such as /dev/shm",
+                "the GPU driver cannot copy directly into %s: saves pause training for longer. Expected a tmpfs such "
+                "as /dev/shm",
                 f"{self.folder}/{memory.name.file('img')}",
             )
 

@@ -116,7 +116,7 @@ def _require_numpy(what: str, body: Record) -> Any:
         import numpy
     except ImportError:
         raise CheckpointError(
-            f"the checkpoint holds {what} ({body['t']}), and numpy is not installed here", hint="pip install numpy"
+            f"the checkpoint holds {what} ({body['t']}), and numpy is not installed", hint="pip install numpy"
         ) from None
     return numpy
 
@@ -182,7 +182,7 @@ def rebuild_dict_of_saved_class(record: dict[str, Any], items: dict[Any, Any], *
             return items
         raise
     if not _is_dict_subclass_without_lifecycle_code(kind):
-        raise CheckpointError(f"{name} is not of the kind that it was when it was saved (dict)")
+        raise CheckpointError(f"{name} is no longer of the kind with which it was saved (dict)")
     mapping = dict.__new__(kind)
     dict.update(mapping, items)
     return mapping
@@ -293,7 +293,7 @@ class _Encoder:
         kind, outer = type(value), self._outer
         if id(value) in outer:
             raise StateNotSerializable(
-                path, f"{kind.__name__} that lies in itself, as {outer[id(value)]}", hint=f"take {path} out"
+                path, f"{kind.__name__} that contains itself, as {outer[id(value)]}", hint=f"take {path} out"
             )
         if len(outer) >= _DEPTH:
             raise StateNotSerializable(path[:200], f"{kind.__name__} inside {_DEPTH} others")
@@ -368,13 +368,13 @@ def _hint_what_to_save_instead(value: Any, path: str) -> str:
     elif instead is None and kind.__module__ == "numpy" and kind.__name__ == "ndarray":
         instead = "x.tolist()"
     elif instead is None and hasattr(value, "state_dict"):
-        return f"give the object of {path} to State by a name of its own: State(..., name=x)"
+        return f"give the object of {path} to State under its own name: State(..., name=x)"
     elif instead is None and hasattr(value, "__iter__"):
         instead = "list(x)"
     for base in (int, float, str, bytes):
         if instead is None and isinstance(value, base):
             instead = f"{base.__name__}(x)"
-    return f"in place of {path} save {instead or 'the numbers and strings that it can be made from again'}"
+    return f"in place of {path} save {instead or 'the numbers and strings from which it can be rebuilt'}"
 
 
 def tensor_names(body: Json) -> Iterator[str]:
@@ -473,7 +473,7 @@ def decode(
         return _decoded(body, get_tensor, filled_subclasses, plain)
     except _RECORD_ERRORS as err:
         what = f"{type(err).__name__}: {clean_one_line(err)[:200]}"
-        raise CheckpointError(f"the checkpoint holds a value that no program of ours has written: {what}") from err
+        raise CheckpointError(f"the checkpoint holds a value that hyperpod-kit never writes: {what}") from err
 
 
 def _decoded(
@@ -539,7 +539,7 @@ def _decode_scalar(body: dict[str, Json]) -> Any:
         return complex(*map(float, body["v"]))
     if kind == "numpy":
         return decode_numpy_scalar(body)
-    raise CheckpointError(f"the checkpoint holds a value of kind {kind!r}, which this version does not know")
+    raise CheckpointError(f"the checkpoint holds a value of kind {kind!r}, which this version does not support")
 
 
 def _decode_subclass(
@@ -552,8 +552,8 @@ def _decode_subclass(
         return parts
     if body["context"] is None:
         raise CheckpointError(
-            f"{body['name']} is a {body['class']}, which only the program itself can make",
-            hint="make it before the restore: then its tensors are filled",
+            f"{body['name']} is a {body['class']}, which only the program itself can create",
+            hint="create it before the restore: then its tensors are filled",
         )
     return subclasses.rebuild_subclass_from_parts(body, parts, inner(body["context"][0]))
 

@@ -105,7 +105,7 @@ def rebuild_subclass_from_parts(record: dict[str, Json], parts: dict[str, torch.
     name = record["class"]
     kind = typed_values.imported_class_by_name(name)
     if not issubclass(kind, torch.Tensor) or not hasattr(kind, "__tensor_unflatten__"):
-        raise CheckpointError(f"{name} was a tensor subclass when it was saved, and is none here")
+        raise CheckpointError(f"{name} was a tensor subclass when it was saved, but is not one now")
     rows = {key for key, part in record["parts"].items() if part.get(ROWS)}
     inner = {key: require_equal_rows(record["name"], part) if key in rows else part for key, part in parts.items()}
     return kind.__tensor_unflatten__(inner, context, None, None)
@@ -128,10 +128,13 @@ def describe_difference(path: str, saved: dict[str, Json] | None, here: dict[str
     plain tensor has no record."""
     classes = [record["class"] if record is not None else "plain tensor" for record in (saved, here)]
     if saved is None or here is None or classes[0] != classes[1]:
-        return f"{path} is a {classes[0]} in the checkpoint, and a {classes[1]} here"
+        return f"{path} is a {classes[0]} in the checkpoint, and a {classes[1]} in the program"
     contexts = saved["context"], here["context"]
     if None not in contexts and contexts[0] != contexts[1]:
-        return f"{path}, a {classes[0]}, was made with {contexts[0]} in the checkpoint, and with {contexts[1]} here"
+        return (
+            f"{path}, a {classes[0]}, was made with {contexts[0]} in the checkpoint, and with {contexts[1]} in the "
+            "program"
+        )
     return None
 
 

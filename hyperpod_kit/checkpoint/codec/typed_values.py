@@ -257,7 +257,7 @@ def _require_class_kind(python_class: type, base: type, body: dict[str, Json]) -
         "object": is_plain_attribute_class(python_class),
     }
     if not issubclass(python_class, base) or not kinds[body["$"]] or hasattr(python_class, "__del__"):
-        raise CheckpointError(f"{body['c']} is not of the kind that it was when it was saved ({body['$']})")
+        raise CheckpointError(f"{body['c']} is no longer of the kind with which it was saved ({body['$']})")
     return python_class
 
 
@@ -280,14 +280,14 @@ def _decode_enum(enum_class: type | None, body: dict[str, Json], inner: Decode) 
     if enum_class is None:
         return value
     if not issubclass(enum_class, enum.Enum):
-        raise CheckpointError(f"{body['c']} was an Enum when it was saved, and is none here")
+        raise CheckpointError(f"{body['c']} was an Enum when it was saved, but is not one now")
     member = enum_class.__members__.get(str(body["n"]))
     if member is not None and member.value == value:
         return member
     try:
         return enum_class(value)
     except ValueError:
-        raise CheckpointError(f"{body['c']} has neither {body['n']} nor the value {value!r} any more") from None
+        raise CheckpointError(f"{body['c']} no longer has {body['n']} or the value {value!r}") from None
 
 
 def _encode_time(value: Any) -> dict[str, Json] | None:
@@ -308,7 +308,7 @@ def _parse_device(name: str) -> torch.device:
     try:
         return torch.device(name)
     except RuntimeError as err:
-        raise CheckpointError(f"the checkpoint holds a device that torch does not know: {err}") from None
+        raise CheckpointError(f"the checkpoint holds a device that torch does not support: {err}") from None
 
 
 def _torch_constant(name: str) -> Any:

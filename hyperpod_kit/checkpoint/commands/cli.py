@@ -28,7 +28,7 @@ def _flush_one_ended_job_as_root(args: argparse.Namespace, shm_folder: str, call
 
     if caller_uid != 0:
         raise UsageError(
-            f"the end of a job is root's: this is uid {caller_uid}", hint="hyperpod-kit checkpoint flush --all"
+            f"only root may end a job: this is uid {caller_uid}", hint="hyperpod-kit checkpoint flush --all"
         )
     ended, max_age = flush_handover.parse_ended_job(args.ended or args.hand_over), args.max_age * 3600.0
     if args.hand_over:
@@ -50,7 +50,7 @@ def flush_dead_trainers_memory(args: argparse.Namespace) -> int:
         return _flush_one_ended_job_as_root(args, folder, caller_uid)
     if caller_uid != 0 and args.uid not in (None, caller_uid):
         raise UsageError(
-            f"--uid {args.uid} is for root: this is uid {caller_uid}", hint="hyperpod-kit checkpoint flush --all"
+            f"--uid {args.uid} requires root: this is uid {caller_uid}", hint="hyperpod-kit checkpoint flush --all"
         )
     if args.uid is not None:
         uids = [args.uid]

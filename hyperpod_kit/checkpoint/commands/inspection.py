@@ -33,7 +33,7 @@ def open_existing_root_as_owner(args: argparse.Namespace) -> Store:
 def ls(args: argparse.Namespace) -> int:
     """Print the checkpoints, newest first."""
     if args.limit < 0:
-        raise UsageError(f"--limit {args.limit}: expected 0 (all) or how many of the newest")
+        raise UsageError(f"--limit {args.limit}: expected 0 (all) or a number of checkpoints")
     store = open_existing_root_as_owner(args)
     pinned, leased, proved = (
         pins.pinned_checkpoints(store),
@@ -69,10 +69,10 @@ def ls(args: argparse.Namespace) -> int:
     for name, reason in commit_records.summarize_lost_commits([commit for commit in lost if not commit.has_directory]):
         terminal.print_stdout(f"{name}: {reason}")
     if lost:
-        terminal.print_stdout(f"what was committed here is lost: {commit_records.repair_hint(store.url)}")
+        terminal.print_stdout(f"the committed checkpoints are lost: {commit_records.repair_hint(store.url)}")
     if not rows:
         if not lost:
-            terminal.print_stdout(f"no checkpoint under {store.url}")
+            terminal.print_stdout(f"no checkpoint below {store.url}")
         return 0
     terminal.print_stdout(format_rows(_LISTED_COLUMNS, [_listed_cells(row) for row in rows]))
     if limit is not None and len(rows) == limit:
@@ -231,7 +231,7 @@ def _tensor_rows_if_requested(store: Store, checkpoint_id: str, is_requested: bo
         return []
     body = verify.read_manifest(store, checkpoint_id)
     if body.index is None:
-        raise CheckpointError(f"{checkpoint_id} has no index of its tensors")
+        raise CheckpointError(f"{checkpoint_id} has no tensor index")
     from hyperpod_kit.checkpoint.repository.format import rows
 
     pieces_by_name = rows.decode_index_file(verify.read_verified_small_file(store, checkpoint_id, body.index))
@@ -267,7 +267,7 @@ def verify_checkpoints(args: argparse.Namespace) -> int:
     for checkpoint_id in args.attempts:
         if layout.parse_checkpoint_id(checkpoint_id) is None:
             raise UsageError(
-                f"{checkpoint_id} is not a name of a checkpoint", hint=f"hyperpod-kit checkpoint ls {store.url}"
+                f"{checkpoint_id} is not the name of a checkpoint", hint=f"hyperpod-kit checkpoint ls {store.url}"
             )
     checkpoint_ids = args.attempts or [
         entry.checkpoint_id for entry in selection.iter_committed_not_excluded_newest_first(store)
@@ -284,7 +284,7 @@ def verify_checkpoints(args: argparse.Namespace) -> int:
     valid_ids = [row["attempt"] for row in results if row["valid"]]
     run_problem = run_record.problem
     if results and foreign == len(results):
-        run_problem = f"{layout.RUN_FILE} is of {run_record.identity}, and no checkpoint here is"
+        run_problem = f"{layout.RUN_FILE} is of {run_record.identity}, but none of the checkpoints is"
     if args.json:
         terminal.print_json(
             document(

@@ -73,7 +73,7 @@ def prune(args: argparse.Namespace) -> int:
     if not args.dry_run:
         planned, _, damaged = retention.prove_and_plan(items, read_back.Prover(store, by="prune"), rule)
         for checkpoint_id, reason in damaged:
-            terminal.print_stderr(f"{checkpoint_id} was read back and is not what was committed: {reason}")
+            terminal.print_stderr(f"{checkpoint_id} was read back and differs from what was committed: {reason}")
         applied = retention.delete_planned(store, planned, run_identity)
     if args.json:
         terminal.print_json(
@@ -96,7 +96,7 @@ def prune(args: argparse.Namespace) -> int:
         if rows:
             terminal.print_stdout(format_rows(("CHECKPOINT", "FATE", Column("WHY", folds=True)), rows))
         else:
-            terminal.print_stdout(f"no checkpoint under {store.url}")
+            terminal.print_stdout(f"no checkpoint below {store.url}")
     if applied.remaining or damaged:
         return 1
     return 0

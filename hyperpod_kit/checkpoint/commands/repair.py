@@ -48,7 +48,8 @@ def run_file_problem(store: Store, record: RunFile, evidence: Optional[Evidence]
         return record.problem
     if evidence is not None and evidence.runs and record.identity.run_id not in evidence.runs:
         return (
-            f"{layout.RUN_FILE} is of {record.identity}, and no checkpoint here is: {identity.describe_runs(evidence)}"
+            f"{layout.RUN_FILE} is of {record.identity}, but none of the checkpoints is: "
+            f"{identity.describe_runs(evidence)}"
         )
     return None
 
@@ -93,14 +94,14 @@ def _repair_run_file(args: argparse.Namespace, store: Store) -> RunRepair:
     if chosen is None and record.identity is not None:
         raise CheckpointError(
             f"{store.url}: {problem}",
-            hint=f"{repair_command(store)} --run-id ID  # of the run whose root "
-            "it is; the checkpoints of others are then passed over",
+            hint=f"{repair_command(store)} --run-id ID  # the id of the run that owns the root; the checkpoints of "
+            "other runs are then skipped",
         )
     target = chosen or identity.infer_identity(store)
     if target is None:
         raise CheckpointError(
-            f"{store.url}: {problem}, and nothing says whose root it is: neither a manifest nor a start",
-            hint="start the job: it makes a new one",
+            f"{store.url}: {problem}, and the owner of the root is unknown: no manifest and no start names it",
+            hint=f"start the job: it writes a new {layout.RUN_FILE}",
         )
     if record.identity == target:
         return RunRepair(target, None, NOTHING)
@@ -140,8 +141,8 @@ def _run_of_id_prefix_if_given(store: Store, run_id_prefix: Optional[str], evide
     matching = [run for candidate_id, run in runs.items() if candidate_id.startswith(run_id_prefix)]
     if len(matching) != 1:
         raise CheckpointError(
-            f"{len(matching)} runs of {store.url} have an id that begins with {run_id_prefix!r}, expected "
-            f"1: {', '.join(sorted(map(str, runs.values()))) or 'nothing here says whose it is'}"
+            f"{len(matching)} runs of {store.url} have an id that begins with {run_id_prefix!r}, expected 1: "
+            f"{', '.join(sorted(map(str, runs.values()))) or 'its owner is unknown'}"
         )
     return matching[0]
 

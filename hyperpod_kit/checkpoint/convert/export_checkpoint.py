@@ -66,7 +66,7 @@ def export(
         raise UsageError(f"cannot export to {to!r}: expected one of {', '.join(FORMATS)}")
     target = Path(dest)
     if target.exists():
-        raise UsageError(f"{target} exists", hint="name a place that does not")
+        raise UsageError(f"{target} exists", hint="choose a path that does not exist")
     if not target.parent.is_dir():
         raise Absent(f"{target.parent} is not a directory", hint=f"mkdir -p {target.parent}")
     foreign_format = _FORMATS[to]

@@ -67,7 +67,7 @@ def _export_and_print_report(args: argparse.Namespace) -> int:
     for attempt, reason in exported.rejected:
         terminal.print_stderr(f"passed over {attempt}: {reason}")
     if exported.own:
-        terminal.print_stderr(f"{exported.own} of the model's tensors are each rank's own: those of rank 0 are written")
+        terminal.print_stderr(f"{exported.own} of the model's tensors differ per rank: those of rank 0 are written")
     done = f" verified, written to {args.output}"
     if args.dry_run:
         done = f", nothing was written to {args.output}"

@@ -67,13 +67,13 @@ def import_checkpoint(
         raise UsageError(f"cannot import from {kind!r}: expected one of {', '.join(SOURCES)}")
     foreign_format = _FORMATS[kind]
     if tag is not None and not foreign_format.has_tags:
-        raise UsageError(f"--tag is of deepspeed, and this is {kind}", hint="name the directory or file itself")
+        raise UsageError(f"--tag is for --from deepspeed, not for {kind}", hint="give the directory or file itself")
     if step is not None and step < 0:
         raise UsageError(f"step is {step}, expected 0 or more")
     store = as_store(store_or_root)
     path = require_local_path(source)
     if not path.exists():
-        raise Absent(f"{path} is not there", hint=f"ls {path.parent}")
+        raise Absent(f"no such file or directory: {path}", hint=f"ls {path.parent}")
     with closing_imported_files() as files:
         inspected = foreign_format.inspect(files, path, tag)
         if step is not None:
@@ -106,7 +106,7 @@ def _require_step_in_name(path: Path) -> int:
     """The last number in its name. Raises UsageError where there is none."""
     numbers = re.findall(r"\d+", path.resolve().name)
     if not numbers:
-        raise UsageError(f"{path} does not say which step it is of", hint="--step NUMBER")
+        raise UsageError(f"{path} does not contain its step", hint="--step NUMBER")
     return int(numbers[-1])
 
 
@@ -120,8 +120,8 @@ def require_local_path(source: str | os.PathLike[str]) -> Path:
     """Return the source as a path. Raise UsageError for a URL."""
     if "://" in os.fspath(source):
         raise UsageError(
-            f"{os.fspath(source)} is not a place in a file system, and an import reads files",
-            hint="copy it here, or mount its bucket; --output may be s3://bucket/prefix",
+            f"{os.fspath(source)} is not a path in a file system, and an import reads files",
+            hint="copy it to a file system, or mount its bucket; --output may be s3://bucket/prefix",
         )
     return Path(source)
 
@@ -149,6 +149,8 @@ def find_import_or_require_empty_root(store: Store, source_id: str) -> tuple[str
         if body.versions.get(SOURCE) == source_id:
             return checkpoint_id, body
     if committed:
-        raise UsageError(f"{store.url} has checkpoints, {committed[0]} for one", hint="name a root that has none")
+        raise UsageError(
+            (f"{store.url} already has checkpoints, for example {committed[0]}"), hint="give a root without checkpoints"
+        )
     selection.require_no_lost_commits(store)
     return None

@@ -74,13 +74,13 @@ def _import_and_print_report(args: argparse.Namespace) -> int:
         if args.kind in ("dcp", "megatron"):
             unit = "tensors"
         terminal.print_stderr(
-            f"{imported.unchecked} {unit} were written without check sums: a changed byte would not have been seen"
+            f"{imported.unchecked} {unit} were written without checksums: changed bytes cannot be detected"
         )
     ranks_text = ""
     if args.kind == "deepspeed":
         ranks_text = f" of {imported.ranks} ranks"
     if imported.already:
-        outcome = f"imported before, it is {imported.attempt} of {args.output}"
+        outcome = f"already imported as {imported.attempt} of {args.output}"
     elif args.dry_run:
         outcome = f"nothing was written to {args.output}"
     else:

@@ -22,7 +22,7 @@ class DcpLocation(NamedTuple):
     def store(self) -> Store:
         """Open the store of the root. Raises CheckpointError for what is no root."""
         if not is_path(self.root) and self.root.partition("://")[0] not in _SCHEMES:
-            raise CheckpointError(f"{self.root} is no root of checkpoints, expected a path or s3://bucket/prefix")
+            raise CheckpointError(f"{self.root} is not a checkpoint root, expected a path or s3://bucket/prefix")
         return open_store(self.root)
 
 

@@ -193,7 +193,8 @@ class Reader(StorageReader):
         checkpoint_ids = {plan.storage_data.checkpoint_id for plan in plans}
         if len(checkpoint_ids) > 1:
             raise CheckpointError(
-                f"the ranks see different checkpoints: {sorted(checkpoint_ids)}", hint="name one: Reader(root, attempt)"
+                f"the ranks see different checkpoints: {sorted(checkpoint_ids)}",
+                hint=("give the checkpoint: Reader(root, attempt)"),
             )
         work = sharing.assign_readers([plan.storage_data.chunks for plan in plans])
         return [replace(plan, storage_data=work) for plan in plans]

@@ -107,7 +107,7 @@ class SubclassLoad:
             head = codec.subclass_record_without_parts(apart)
         problem = subclasses.describe_difference(name, record, head)
         if problem is not None:
-            raise CheckpointError(problem, hint=f"make {name} as the program that saved it did")
+            raise CheckpointError(problem, hint=f"create {name} as the program that saved it did")
         assert apart is not None, "a plain tensor is unlike any subclass"
         targets = _PartTargets(record, apart)
         self._filling.match_subclass_parts(record, tensor, apart, targets)
@@ -151,7 +151,7 @@ def refuse_unsaved_subclass(name: str, target: torch.Tensor) -> None:
     if apart is not None:
         head = codec.subclass_record_without_parts(apart)
     raise CheckpointError(
-        str(subclasses.describe_difference(name, None, head)), hint=f"make {name} as the program that saved it did"
+        str(subclasses.describe_difference(name, None, head)), hint=f"create {name} as the program that saved it did"
     )
 
 

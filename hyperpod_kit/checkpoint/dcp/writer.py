@@ -94,7 +94,7 @@ class Writer(StorageWriter):
             location = checkpoint_location.parse(checkpoint_id)
             if location.checkpoint_id:
                 raise CheckpointError(
-                    f"{os.fspath(checkpoint_id)} names an attempt, and a save makes its own",
+                    f"{os.fspath(checkpoint_id)} names an attempt, but each save creates its own attempt",
                     hint=f"checkpoint_id={location.root or self.checkpoint_id!r}",
                 )
             self.checkpoint_id, self._store = location.root, location.store()

@@ -48,7 +48,7 @@ def main(argv: list[str]) -> int:
     """Exit codes: 0 the same, 1 not, 2 usage, 3 could not check. Raises HyperpodKitError."""
     args = parse_command(COMMAND, argv, "hyperpod-kit checkpoint diff")
     if args.limit < 0:
-        raise UsageError(f"--limit {args.limit}: expected 0 (all) or how many lines of a kind")
+        raise UsageError(f"--limit {args.limit}: expected 0 (all) or a number of lines per kind")
     return ending.run_converting_os_to_kit_errors(
         lambda: on_paths.run_with_deadline_on_paths(lambda: _diff_and_print_report(args), (args.before, args.after)),
         lambda err: ending.Ending(str(err), None, ExitCode.ABSENT),
@@ -70,7 +70,7 @@ def _open_pair(before: str, after: str) -> tuple[CheckpointAt, CheckpointAt]:
     locations = [checkpoint_location.parse(text) for text in (before, after)]
     roots = [location.root for location in locations]
     if not any(roots):
-        raise UsageError(f"{before} and {after} are names of checkpoints, and no root is named: ROOT/{before}")
+        raise UsageError(f"{before} and {after} are names of checkpoints without a root: give ROOT/{before}")
     checkpoints = [
         _open_named_or_newest(location.root or roots[1 - number], location.checkpoint_id)
         for number, location in enumerate(locations)

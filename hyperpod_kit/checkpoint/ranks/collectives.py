@@ -45,7 +45,7 @@ def _read_length(data: bytes) -> int:
 def _checked_size(size: int) -> int:
     """Return `size`; raise CheckpointError, on all ranks, when it is larger than any value may be."""
     if size > _MAX_BYTES:
-        raise CheckpointError(f"a rank tells {size} bytes, expected at most {_MAX_BYTES}")
+        raise CheckpointError(f"a rank announces {size} bytes, expected at most {_MAX_BYTES}")
     return size
 
 

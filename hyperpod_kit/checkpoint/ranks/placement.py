@@ -127,8 +127,8 @@ def _equivalent_submeshes_by_name(by_rank: Sequence[Names], global_ranks: Sequen
         elif layouts[min(layouts)].kind:
             layout, rank = lacking
             raise CheckpointError(
-                f"{name} is {layout.text()} of which rank {rank} holds no part: each sub-mesh of a tensor holds all of "
-                f"it; if each rank has its own: State(own=[{name!r}]), or a name per rank"
+                f"{name} is {layout.text()} but rank {rank} holds no part of it: each sub-mesh must hold the whole "
+                f"tensor; if each rank has its own: State(own=[{name!r}]), or a name per rank"
             )
     for name in [name for name in divided if name.startswith(_MODEL)]:
         divided.setdefault(_optimizer_state_path(name), divided[name])

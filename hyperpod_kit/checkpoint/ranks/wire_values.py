@@ -64,7 +64,7 @@ def unpack(data: bytes, sender: str) -> Any:
         body = {}
     if body.get("protocol") != PROTOCOL:
         raise CheckpointError(
-            f"{sender} runs another release of hyperpod-kit: all ranks of a run need the same one",
+            f"{sender} runs another release of hyperpod-kit: all ranks of a run need the same release",
             hint="python -c 'import hyperpod_kit; print(hyperpod_kit.__version__, "
             "hyperpod_kit.__file__)' on each node, in its container",
         )
@@ -77,7 +77,7 @@ def unpack(data: bytes, sender: str) -> Any:
             at += length
         return _decode(body["value"], blobs)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as err:
-        raise CheckpointError(f"{sender} told what cannot be understood: {type(err).__name__}: {err}") from None
+        raise CheckpointError(f"{sender} sent an invalid message: {type(err).__name__}: {err}") from None
 
 
 # --- telling --------------------------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ def _encode(value: Any, blobs: list[bytes]) -> Any:
     if isinstance(value, BaseException):
         return _encode_error(value)
     if _registered.get(kind.__name__) is not kind:
-        raise TypeError(f"{kind.__name__} cannot be told to other ranks")
+        raise TypeError(f"{kind.__name__} cannot be sent to other ranks")
     if isinstance(value, enum.Enum):
         return {"is": kind.__name__, "of": value.value}
     return {"is": kind.__name__, "of": [_encode(getattr(value, name), blobs) for name in field_types(kind)]}
@@ -126,7 +126,7 @@ def _encode_error(err: BaseException) -> Any:
         }
     kind = next((kind for kind in type(err).__mro__ if _EXCEPTIONS.get(kind.__name__) is kind), None)
     if kind is None:
-        raise TypeError(f"{type(err).__name__} cannot be told to other ranks: {err}")
+        raise TypeError(f"{type(err).__name__} cannot be sent to other ranks: {err}")
     return {"error": kind.__name__, "of": {name: value for name, value in vars(err).items() if type(value) in _PLAIN}}
 
 

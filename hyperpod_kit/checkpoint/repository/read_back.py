@@ -26,10 +26,10 @@ SECONDS_AT_END = 10.0
 class ReadBackOutcome(enum.Enum):
     """What a read-back has found."""
 
-    PROVED = "every byte is as it was committed"
-    DAMAGED = "bytes are not those that were committed, at a second look too"
-    DOUBTFUL = "it could not be read whole, or not alike twice"
-    GIVEN_UP = "it was given up before its end"
+    PROVED = "every byte matches the commit"
+    DAMAGED = "bytes differ from the commit, also at the second read"
+    DOUBTFUL = "it could not be read completely, or two reads differed"
+    GIVEN_UP = "it was stopped before its end"
 
 
 class ReadBack(NamedTuple):
@@ -54,7 +54,7 @@ def read_back(store: Store, checkpoint_id: str, may_continue: MayContinue = _alw
     # One bad read must not condemn a checkpoint.
     second = _read_once(store, checkpoint_id, may_continue)
     if second.outcome is ReadBackOutcome.PROVED:
-        return ReadBack(ReadBackOutcome.DOUBTFUL, f"read twice, and only the second time right: {first.reason}")
+        return ReadBack(ReadBackOutcome.DOUBTFUL, f"only the second of two reads was correct: {first.reason}")
     return second
 
 
@@ -108,7 +108,7 @@ def _verify_shard(
 
 def _require_continue(may_continue: MayContinue, size: int) -> None:
     if not may_continue(size):
-        raise GivenUp("the read-back was given up")
+        raise GivenUp("the read-back was stopped")
 
 
 class Prover:

@@ -32,7 +32,7 @@ SAMPLE = 8
 
 _READERS = 8
 _NOTHING: FrozenSet[str] = frozenset()
-UNPROVED = "no newer checkpoint that stays was read back yet"
+UNPROVED = "no newer checkpoint that is kept has been read back yet"
 
 
 class Item(NamedTuple):
@@ -123,7 +123,7 @@ def judge_all_checkpoints(
             )
             item = item._replace(proved=is_proved)
         elif state == UNCOMMITTED and entry.checkpoint_id in proved:
-            item = item._replace(state=UNJUDGED, note="it was committed, and its manifest is gone")
+            item = item._replace(state=UNJUDGED, note="it was committed, but its manifest is gone")
         elif newer_valid and state in (UNCOMMITTED, DAMAGED) and not marked:
             item = _judge_leftover(store, item, run_id)
         items.append(item)
@@ -206,7 +206,7 @@ def plan(
     for item in items:
         checkpoint_id = item.facts.checkpoint_id
         if checkpoint_id in abandoned and item.state == UNCOMMITTED and not (item.link or item.leased):
-            delete.append((checkpoint_id, "its save came to nothing"))
+            delete.append((checkpoint_id, "its save failed"))
             continue
         reason = _protection_reason(item, newest, line, needs_room=save_lacking_room is not None)
         if reason is None and checkpoint_id in kept:
@@ -232,7 +232,7 @@ def _protection_reason(
 ) -> Optional[str]:
     """Return why no policy may delete the item; None when one may."""
     if newest is None:
-        return "nothing here is valid"
+        return "no checkpoint is valid"
     if item.facts.checkpoint_id == newest.facts.checkpoint_id:
         return "the newest valid one"
     if item.facts.order > newest.facts.order and not (needs_room and item.marked):
@@ -246,9 +246,9 @@ def _protection_reason(
     if item.state == UNJUDGED:
         return f"cannot be judged: {item.note}"
     if item.state == UNCOMMITTED and item.facts.order[0] >= newest.facts.order[0]:
-        return "never committed, but of a start that may still do so"
+        return "never committed, but its start may still commit it"
     if item.facts.order[0] < lineage_start_epoch and item.is_valid_or_rebuildable:
-        return "of an earlier beginning of this run, from which this one does not descend"
+        return "of an earlier line of this run, from which this start does not continue"
     return None
 
 

@@ -96,7 +96,7 @@ def iter_committed_not_excluded_newest_first(
             yield entry
     if not has_passed_first:
         raise NoSuchCheckpoint(
-            f"{start_at} is not a committed checkpoint under {store.url}",
+            f"{start_at} is not a committed checkpoint below {store.url}",
             hint=f"hyperpod-kit checkpoint ls {store.url}",
         )
 
@@ -318,7 +318,7 @@ def no_checkpoint_error(store: Store, rejected: Sequence[Tuple[str, str]]) -> Ch
         return NoValidCheckpoint(
             store.url, commit_records.summarize_lost_commits(lost), hint=commit_records.repair_hint(store.url)
         )
-    return NoCheckpoint(f"nothing was ever committed under {store.url}")
+    return NoCheckpoint(f"no checkpoint was ever committed below {store.url}")
 
 
 def lost_commits_assuming_no_manifests(store: Store) -> List[commit_records.LostCommit]:

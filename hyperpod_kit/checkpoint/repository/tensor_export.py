@@ -69,9 +69,9 @@ def export_tensor(store: Store, name: str, path: str, checkpoint_id: Optional[st
     """
     kind = os.path.splitext(path)[1]
     if kind not in (".safetensors", ".npy"):
-        raise UsageError(f"{path}: the file's name says what it is to be, expected one in .safetensors or .npy")
+        raise UsageError(f"{path}: expected a file name that ends in .safetensors or .npy")
     if os.path.lexists(path):
-        raise UsageError(f"{path} is there already")
+        raise UsageError(f"{path} already exists")
     if checkpoint_id is not None:
         return _export_from_checkpoint(store, checkpoint_id, name, path, kind)
     written, selected = selection.load_newest_accepted(
@@ -83,7 +83,7 @@ def export_tensor(store: Store, name: str, path: str, checkpoint_id: Optional[st
 def _export_from_checkpoint(store: Store, checkpoint_id: str, name: str, path: str, kind: str) -> Written:
     body = verify.read_manifest(store, checkpoint_id)
     if body.index is None:
-        raise CheckpointError(f"{checkpoint_id} has no index of its tensors")
+        raise CheckpointError(f"{checkpoint_id} has no tensor index")
     tensors = rows.decode_index_file(verify.read_verified_small_file(store, checkpoint_id, body.index))
     if name not in tensors:
         stored = non_tensor_state.stored_tensor_name(_read_shared_tree(store, checkpoint_id, body.extra), name)
@@ -138,7 +138,9 @@ def _safetensors_header(spec: TensorSpec) -> bytes:
 def _npy_header(spec: TensorSpec) -> bytes:
     """Return numpy's header, version 1.0. Raise UsageError for a type that numpy lacks."""
     if spec.dtype not in NPY:
-        raise UsageError(f"{spec.name} is {spec.dtype}, which numpy does not have", hint="--output NAME.safetensors")
+        raise UsageError(
+            (f"{spec.name} is {spec.dtype}, a type that numpy does not have"), hint="--output NAME.safetensors"
+        )
     shape = "".join(f"{extent}, " for extent in spec.full_shape)
     text = f"{{'descr': '{NPY[spec.dtype]}', 'fortran_order': False, 'shape': ({shape.rstrip()}), }}".encode()
     text += b" " * (-(10 + len(text) + 1) % 64) + b"\n"

@@ -53,7 +53,7 @@ class Agreement:
         else:
             gathered = self._ranks.gather((None, given[1]))
         self.raise_first_problem([problem for problem, _ in gathered])
-        assert not isinstance(given, (Reason, DigestUnavailable)), "settled, so this rank's part is good too"
+        assert not isinstance(given, (Reason, DigestUnavailable)), "agreed, so this rank's part is valid too"
         return given[0], [shared for _, shared in gathered]
 
     def raise_first_problem(self, problems: Sequence[Reason | DigestUnavailable | None]) -> None:

@@ -106,8 +106,8 @@ class CandidateRun:
                     raise StorageUnreadable(
                         self._candidate.checkpoint_id,
                         reason,
-                        hint=f"start again when storage answers, or name an older one in {HPK_RESUME_FROM}: "
-                        f"hyperpod-kit checkpoint ls {self._store.url}",
+                        hint=f"restart the run when storage responds, or set {HPK_RESUME_FROM} to an older "
+                        f"checkpoint: hyperpod-kit checkpoint ls {self._store.url}",
                     ) from None
                 damaged = err.reason.verdict is Verdict.DAMAGED
                 if damaged and err.rank == self._ranks.rank and tiers[err.rank] == STORAGE:
@@ -152,7 +152,7 @@ class CandidateRun:
             shard_copy = self._copy_of(rank, tier)
             if (shard_copy.key, shard_copy.world) != (first.key, self._ranks.world):
                 if not self._candidate.committed:
-                    raise CandidateRejected(Reason("its parts are not of one capture"))
+                    raise CandidateRejected(Reason("its parts are from different captures"))
                 self._remaining_tiers = [remaining & {STORAGE} for remaining in self._remaining_tiers]
                 return None
         own_tier = tiers[self._ranks.rank]

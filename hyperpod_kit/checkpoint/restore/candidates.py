@@ -219,7 +219,8 @@ def _merge_committed_and_uncommitted(
                         and store.exists(f"{checkpoint_id}/{layout.MANIFEST_FILE}")
                     ):
                         skip_reason = (
-                            f"newer than {resume_from.first}, which this run was told of, and not saved by this attempt"
+                            f"newer than {resume_from.first}, the checkpoint given to this run, and not saved by this "
+                            "attempt"
                         )
                 snapshots.append(Candidate(checkpoint_id, name, False, tiers, skip_reason))
         yield from sorted(snapshots, key=lambda candidate: candidate.sort_key, reverse=True)
@@ -274,5 +275,5 @@ def _describe_world_mismatch_or_missing_rank(tiers: Sequence[dict[str, HeldShard
         return f"never committed, and captured by {world} ranks: this run has {len(tiers)}"
     missing = [rank for rank, parts in enumerate(tiers) if not parts]
     if missing:
-        return f"never committed, and gone or never whole on rank {missing[0]}"
+        return f"never committed, and gone or incomplete on rank {missing[0]}"
     return ""

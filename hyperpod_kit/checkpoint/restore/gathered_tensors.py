@@ -64,7 +64,7 @@ def fill_requested_slices_alone(checkpoint: reshard.OpenCheckpoint, requests: Sl
         raise StorageUnreadable(
             checkpoint.name,
             problem.text,
-            hint=f"name an older one: hyperpod-kit checkpoint ls {checkpoint.store.url}",
+            hint=f"choose an older checkpoint: hyperpod-kit checkpoint ls {checkpoint.store.url}",
         )
     if problem is not None:
         raise CheckpointError(problem.text)

@@ -112,4 +112,4 @@ def _read_and_broadcast_run_id(ranks: Ranks, store: Store) -> str:
 
 
 def _no_checkpoint_error(store: Store) -> NoCheckpoint:
-    return NoCheckpoint(f"nothing was ever committed under {store.url}")
+    return NoCheckpoint(f"no checkpoint was ever committed below {store.url}")

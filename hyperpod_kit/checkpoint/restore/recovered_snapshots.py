@@ -274,4 +274,6 @@ def _write_verdict_for_job_root(root: str, report: RestoreVerdict, env: Mapping[
         verdict.write_verdict_if_under_job_run(env, report)
     except OSError as err:
         # Without it the budgets of the job count from what `job run` chose, which may be newer.
-        warnings.warn(f"`job run` is not told what was restored: {err}", RuntimeWarning, stacklevel=2)
+        warnings.warn(
+            (f"the restored checkpoint could not be reported to `job run`: {err}"), RuntimeWarning, stacklevel=2
+        )

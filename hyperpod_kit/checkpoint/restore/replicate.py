@@ -84,7 +84,7 @@ def broadcast_read_pieces_to_holders(
     if not _is_each_piece_in_one_shard(tables):
         reasons = ranks.gather(_describe_piece_not_in_one_shard(sets, tables))
         if not any(reasons):
-            reasons = [Reason("the ranks take other tensors for those that they hold alike") for _ in tables]
+            reasons = [Reason("the ranks disagree about which tensors they share") for _ in tables]
         return Replicated(reasons, frozenset(), False)
     problem: Reason | None = None
     digests: dict[_Bucket, bytes] = {}
@@ -157,7 +157,7 @@ def _describe_piece_not_in_one_shard(
                 word = "no shard"
                 if count != 0:
                     word = f"{count} shards"
-                return Reason(f"{piece.spec.name} is in {word} of the ranks that hold it, and belongs into one")
+                return Reason(f"{piece.spec.name} is in {word} of the ranks that hold it, expected one")
     return None
 
 

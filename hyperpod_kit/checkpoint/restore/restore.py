@@ -150,7 +150,7 @@ def _restore(
             count_before = len(rejected)
             restored = run.restore_returning_tier_and_bytes(rejected)
         for name_and_reason in rejected[count_before:]:
-            log_line("restore: gave up %s: %s", *name_and_reason)
+            log_line("restore: abandoned %s: %s", *name_and_reason)
         touched = touched or run.touched
         if restored is not None:
             read.report_complete()
@@ -186,24 +186,24 @@ def _restore(
         _record_fresh_start(ranks, store, epoch)
         log.log(
             _level_on_rank_zero_else_debug(ranks, logging.WARNING),
-            "restore: %s=1: the run begins anew at step 0, and leaves what was committed: %s",
+            "restore: %s=1: the run starts again at step 0, and ignores the committed checkpoints: %s",
             HPK_FRESH,
             "; ".join(f"{name}: {reason}" for name, reason in rejected),
         )
     touched_anywhere = bool(rejected) and any(ranks.gather(touched))
     if touched_anywhere and committed:
         raise CheckpointError(
-            f"the run begins anew, as {HPK_FRESH} says, and some tensors were filled before it was seen that their "
-            "checkpoint is damaged",
-            hint="start again: what was committed is left now",
+            f"{HPK_FRESH} is set, so the run starts again at step 0, but some tensors were filled before their "
+            "checkpoint proved to be damaged",
+            hint="restart the run: it now ignores the committed checkpoints",
         )
     if touched_anywhere:
         # Its first tensors were filled before the rest turned out bad: no state to begin from.
         reasons = "; ".join(f"{name}: {reason}" for name, reason in rejected)
         raise CheckpointError(
-            "nothing was committed, and what was only in memory is damaged, which was seen after "
-            f"some tensors were filled: {reasons}",
-            hint=f"start again with {HPK_RESUME_MEMORY}=0, from the beginning",
+            "no checkpoint was committed, and the captures in memory proved to be damaged after some tensors were "
+            f"filled: {reasons}",
+            hint=f"restart the run from step 0 with {HPK_RESUME_MEMORY}=0",
         )
     before_fill()
     update_placement_and_clear_state_cache(ranks, state)
@@ -230,7 +230,7 @@ def _record_fresh_start(ranks: Ranks, store: Store, epoch: int) -> None:
             problem = verify.describe_failure(err)
     problem = ranks.broadcast(problem)
     if problem is not None:
-        raise CheckpointError(f"{store.url}: cannot put down that the run begins anew: {problem}")
+        raise CheckpointError(f"{store.url}: cannot record that the run starts again at step 0: {problem}")
 
 
 class _RestoreRun(CandidateRun):
@@ -321,8 +321,7 @@ class _RestoreRun(CandidateRun):
                     # It has no index, so only the same division among the ranks could read it.
                     raise CandidateRejected(
                         Reason(
-                            "it was captured with other tensors or another division among the ranks, "
-                            "and never committed"
+                            "it was captured with other tensors or another layout over the ranks, and never committed"
                         )
                     )
                 header = self._read_header_from_root((STORAGE,) * self._ranks.world)
@@ -399,7 +398,7 @@ class _RestoreRun(CandidateRun):
         shared = replicate.broadcast_read_pieces_to_holders(self._ranks, targets.pieces, tables, header.algorithm)
         self._agreement.raise_first_problem(shared.problems)
         if shared.any_lost and header.body is None:
-            raise CandidateRejected(Reason("what other ranks sent did not arrive as it was sent"))
+            raise CandidateRejected(Reason("data from other ranks was damaged in transit"))
         if shared.any_lost:
             self._read_requested_slices(
                 header,

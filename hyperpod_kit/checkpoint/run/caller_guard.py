@@ -31,7 +31,7 @@ class CallerGuard:
         if not self._lock.acquire(blocking=False):
             raise CheckpointError(
                 f"{call_name} was called in thread {thread} while {self._holder} of the same Manager",
-                hint="save and restore in one thread, the one that trains, or hold a lock of your own around both",
+                hint="save and restore in one thread, the one that trains, or hold your own lock around both",
             )
         try:
             self._holder = f"thread {thread} is in {call_name}"

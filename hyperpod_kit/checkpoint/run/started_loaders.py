@@ -21,7 +21,7 @@ def error_for_loader_iterated_before_restore(objects: Mapping[str, Any]) -> Chec
     return CheckpointError(
         f"iter() was called on the loader {names[0]} of the State before its restore: the iterator would go on at the "
         "beginning of the data",
-        hint=f"call restore first and iter({names[0]}) behind it; state.restore_rng() then puts the generators right",
+        hint=f"call restore first, then iter({names[0]}); state.restore_rng() then restores the random generators",
     )
 
 

@@ -52,7 +52,11 @@ class UserPolicy:
         if self._thread is not None:
             self._thread.join(_PATIENCE)
             if self._thread.is_alive():
-                log.warning("what %s lets go was not deleted after %.0f s", type(self._policy).__name__, _PATIENCE)
+                log.warning(
+                    ("the checkpoints that %s does not keep were not deleted within %.0f s"),
+                    type(self._policy).__name__,
+                    _PATIENCE,
+                )
 
     @property
     def _is_past_read_back_deadline(self) -> bool:
@@ -77,11 +81,11 @@ class UserPolicy:
                 self._last_warning = ""
                 for checkpoint_id, reason in done.damaged:
                     self._warn_unless_repeated(
-                        f"checkpoint {checkpoint_id} was read back and is not what was committed: {reason}"
+                        f"checkpoint {checkpoint_id} was read back and differs from what was committed: {reason}"
                     )
             except Exception as err:  # of the script's own class, or of storage: training goes on
                 self._warn_unless_repeated(
-                    f"{type(self._policy).__name__} has deleted nothing: {type(err).__name__}: {err}"
+                    f"{type(self._policy).__name__} has deleted no checkpoint: {type(err).__name__}: {err}"
                 )
 
     def _warn_unless_repeated(self, text: str) -> None:

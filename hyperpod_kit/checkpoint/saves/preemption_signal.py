@@ -33,7 +33,7 @@ class PreemptionSignal:
 
     def __init__(self, ranks: Ranks, *, enabled: bool) -> None:
         if enabled and threading.current_thread() is not threading.main_thread():
-            raise ValueError("save_on_signal: make the Manager in the main thread, no other hears signals")
+            raise ValueError("save_on_signal: create the Manager in the main thread, which alone receives signals")
         self._pid = os.getpid()
         self._enabled = enabled
         self._received = self._over = False

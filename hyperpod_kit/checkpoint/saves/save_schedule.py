@@ -35,7 +35,7 @@ class Cadences:
         if storage_every is not None:
             self._storage = SaveSchedule(storage_every, ranks, "storage_every")
         if storage_every is not None and every is None:
-            raise ValueError("storage_every needs every: what lies between two saves to storage is kept in memory")
+            raise ValueError("storage_every needs every: the saves between two saves to storage are kept in memory")
         if isinstance(every, int) and isinstance(storage_every, int) and storage_every < every:
             raise ValueError(f"storage_every is {storage_every}, expected at least every, which is {every}")
 

@@ -121,23 +121,26 @@ class Saves:
     @property
     def trouble(self) -> CheckpointError | None:
         """Return the error that says why training on would be unprotected; None where it is not."""
-        again = "start again: the newest step that all ranks have in memory is restored"
+        again = "restart the run: it restores the newest step that all ranks have in memory"
         with self.changed:
             if self.taken_by is not None:
                 return RunIsOwned(
                     self.taken_by,
-                    hint=f"one trainer has a root at a time: end this one, or give it a root of its own; "
+                    hint="only one trainer may use a root at a time: stop this trainer, or give it its own root; "
                     f"hyperpod-kit checkpoint ls {self._settings.root}",
                 )
             if self.agent_error is not None:
-                return CheckpointError(f"no save can reach storage any more: {self.agent_error}", hint=again)
+                return CheckpointError(f"no save can reach storage: {self.agent_error}", hint=again)
             if self.stalled is not None:
                 return CheckpointError(f"no save reaches storage: {self.stalled}", hint=again)
             if self._settings.most is not None and self._tally.broken >= self._settings.most:
                 return CheckpointError(
-                    f"{self._tally.in_a_row} saves in a row came to nothing, the last: {self._last}; "
+                    f"{self._tally.in_a_row} saves in a row failed, the last: {self._last}; "
                     f"{self._tally.describe_failures_and_newest_durable().rpartition('; ')[2]}",
-                    hint=f"mend {self._settings.root}, then {again}; Manager(max_lost=None) trains on unprotected",
+                    hint=(
+                        f"repair {self._settings.root}, then {again}; Manager(max_lost=None) continues training "
+                        "unprotected"
+                    ),
                 )
         return None
 
@@ -167,7 +170,7 @@ class Saves:
                 self.warn_later(event.reason)
             elif isinstance(event, Stalled):
                 self.stalled = event.reason or None
-                self.warn_later(event.reason or "the checkpoint agent goes on")
+                self.warn_later(event.reason or "the checkpoint agent continues")
             elif isinstance(event, (Ready, StartRefused, Alive, TensorQuery)):
                 pass  # of no save, and answered by others
             elif event.key[2] == incarnation:

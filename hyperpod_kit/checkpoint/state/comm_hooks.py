@@ -84,8 +84,8 @@ def warn_and_return_missing_hook_states(names: set[str], saved: Mapping[str, Any
     lacking = {f"objects.{name}" for name in names if name.startswith(PREFIX)}.difference(saved)
     if lacking:
         warnings.warn(
-            "the checkpoint has no state of DDP's communication hooks: they begin anew, and the losses after the "
-            "restore differ from those of a run that was not interrupted",
+            "the checkpoint has no state of DDP's communication hooks: they start with an empty state, and the "
+            "losses after the restore differ from those of a run that was not interrupted",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -116,8 +116,9 @@ class HookState:
         if buckets != _bucket_layout(self._wrapper) and any(values.get(name) for name in _OF_BUCKETS):
             begins_anew = _OF_BUCKETS
             warnings.warn(
-                f"{type(self._state).__name__} begins anew: the gradients are in other buckets here than when it was "
-                "saved, as they are in DDP's first step; make three forward and backward passes before restore()",
+                f"{type(self._state).__name__} starts with an empty state: the gradients are in other buckets than "
+                "when it was saved, as they are in DDP's first step; make three forward and backward passes before "
+                "restore()",
                 RuntimeWarning,
                 stacklevel=2,
             )

@@ -103,7 +103,7 @@ class Filling:
             if plain:
                 name = min(plain)
                 problem = subclasses.describe_difference(name, None, collector.wholes[name].head)
-                raise CheckpointError(str(problem), hint=f"make {name} as the program that saved it did")
+                raise CheckpointError(str(problem), hint=f"create {name} as the program that saved it did")
 
     def _match_subclasses_below(self, tree: Any, path: str, collector: Collector, *, strict: bool) -> None:
         """Match the tensor subclasses below `path` with the saved ones; with `strict` each saved one has
@@ -123,7 +123,7 @@ class Filling:
                 name, record, live_subclass.head if live_subclass is not None else None
             )
             if problem is not None:
-                raise CheckpointError(problem, hint=f"make {name} as the program that saved it did")
+                raise CheckpointError(problem, hint=f"create {name} as the program that saved it did")
             assert record is not None and live_subclass is not None
             self.wholes[name] = live_subclass.tensor
             self.match_subclass_parts(record, live_subclass.tensor, live_subclass.parts, collector)

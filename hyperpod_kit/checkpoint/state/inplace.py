@@ -56,7 +56,7 @@ def collect_fill_targets(live: Any, saved: codec.Json, path: str, collector: Col
     for name in codec.tensor_names(saved):
         if not is_per_rank(name) and not collector.has(name):
             raise CheckpointError(
-                f"{name} is divided among the ranks in the checkpoint, and is not there",
+                f"{name} is divided among the ranks in the checkpoint, but does not exist in the program",
                 hint=f"put a tensor like it into {path} before the restore",
             )
     return set(places)
@@ -178,6 +178,6 @@ def _describe(value: Any) -> str:
 def _mismatch_error(path: str, expected: str, actual: str) -> CheckpointError:
     return CheckpointError(
         f"{path} is {expected} in the checkpoint, {actual} here",
-        hint=f"make {path} as the program that saved it did, or take it out before the restore: "
-        "then what was saved takes its place",
+        hint=f"create {path} as the program that saved it did, or remove it before the restore: then the saved value "
+        "replaces it",
     )

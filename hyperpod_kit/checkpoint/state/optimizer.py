@@ -42,8 +42,8 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 _CONSOLIDATED = (
-    "each rank has the state of its own parameters alone: divide the model with FSDP2 (fully_shard) in place of it, "
-    "which a State can hold"
+    "each rank has the state of its own parameters alone: divide the model with FSDP2 (fully_shard) instead, which a "
+    "State can hold"
 )
 
 
@@ -196,7 +196,7 @@ def describe_class_change_or_refuse_state_loss(
                 f"{differ}: {sorted(keys[1] - keys[0])} would be lost, {sorted(keys[0] - keys[1])} are not there",
                 hint="to change the optimizer, restore with State(model) first and make a State with the new one then",
             )
-    return f"{differ}: it goes on with the settings (lr, ...) and the state of that one"
+    return f"{differ}: it continues with the settings (lr, ...) and the state of the saved optimizer"
 
 
 def _describe_parameter_difference(saved: list[str], names: list[str]) -> str:

@@ -123,7 +123,7 @@ class ShardedState(State):
             entry = self._placement.tensors.get(box.key)
             if entry is None or [list(box.offsets), list(box.tensor.shape)] not in entry[2]:
                 raise CheckpointError(
-                    f"{box.key} at {list(box.offsets)} was not there at the load or at the first save",
+                    f"{box.key} at {list(box.offsets)} did not exist at the load or at the first save",
                     hint="load, or save at first, all that will be saved",
                 )
         collector = Collector(ranks, self._cache, ties=False)
@@ -168,7 +168,9 @@ class ShardedState(State):
         """See State."""
         saved = tree.get("boxes")
         if saved is None:
-            raise CheckpointError("it has no list of boxes: it is not of this adapter", hint="give another root")
+            raise CheckpointError(
+                ("it has no list of boxes: it was not written by this adapter"), hint="give another root"
+            )
         missing = sorted({box.key for box in self._boxes} - set(saved)) or sorted(
             set(self._bytes) - set(tree["objects"])
         )

@@ -412,7 +412,7 @@ class State:
             saved_parts = sorted(path for path in tree if path in ("model", "optimizer") or path.startswith("objects."))
             raise CheckpointError(
                 f"the checkpoint has no {', '.join(missing)}; it has {', '.join(saved_parts) or 'neither'}",
-                hint="leave out of State what was not saved, restore, and make another State then",
+                hint="leave out of State what was not saved, restore, then create another State",
             )
         fqns = self._fqns_by_param_id()
         for path, thing in self._optimizers().items():
@@ -613,8 +613,8 @@ def _require_distinct_names(pieces: Iterable[TensorPiece]) -> None:
     for piece in pieces:
         if piece.spec.name in names:
             raise CheckpointError(
-                f"{piece.spec.name} is one tensor in the checkpoint, and several here",
-                hint="tie what was tied when it was saved",
+                f"{piece.spec.name} is one tensor in the checkpoint, and several in the program",
+                hint="tie the tensors that were tied when they were saved",
             )
         names.add(piece.spec.name)
 

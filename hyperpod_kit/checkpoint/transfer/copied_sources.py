@@ -122,8 +122,8 @@ class CopyGuard:
         if len(names) > 1:
             more = f" and {len(names) - 1} more"
         return (
-            f"{names[0]}{more} changed while they were copied: other code than an optimizer's step of the State wrote "
-            "to them; call manager.fence() before it does, and save in the thread that trains"
+            f"{names[0]}{more} changed while they were copied: code other than the step of an optimizer in the State "
+            "wrote to them; call manager.fence() before it does, and save in the thread that trains"
         )
 
 

@@ -217,7 +217,7 @@ def copy_into(live: torch.Tensor, source: torch.Tensor, name: str) -> None:
 def _mismatch_error(saved: TensorSpec, here: TensorSpec) -> CheckpointError:
     hint = None
     if is_per_rank(here.name):
-        hint = f"take {here.name} out before the restore: then what was saved takes its place"
+        hint = f"remove {here.name} before the restore: then the saved value replaces it"
     return CheckpointError(
         f"{saved.name} is {describe_type_and_shape(saved)} in the checkpoint, {describe_type_and_shape(here)} here",
         hint=hint,

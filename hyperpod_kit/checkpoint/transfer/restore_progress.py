@@ -65,7 +65,7 @@ def callback_with_activity(moved: Callable[[], None], callback: ProgressCallback
                 call(at)
         except Exception:
             callbacks.clear()
-            log.exception("restore: who was told how far it is has failed, and hears no more of it")
+            log.exception("restore: the progress callback failed and is not called again")
 
     return notify
 
@@ -130,6 +130,6 @@ class ReadBytes:
                 self._callback(at)
         except Exception:
             self._callback = None
-            log.exception("restore: who was told how far it is has failed, and hears no more of it")
+            log.exception("restore: the progress callback failed and is not called again")
         finally:
             self._report_lock.release()

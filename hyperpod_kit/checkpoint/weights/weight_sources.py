@@ -89,7 +89,7 @@ class Match:
         matches."""
         rest = {
             "missing in the checkpoint": self.missing,
-            "of another shape or kind there": self.other,
+            "of another shape or kind in the checkpoint": self.other,
             "unexpected": self.unexpected,
         }
         problems = [f"{word} {list(map(clean_one_line, names[:8]))}" for word, names in rest.items() if names]

@@ -71,7 +71,7 @@ class LoadedWeights:
     def __str__(self) -> str:
         lists = {
             "missing in the checkpoint": self.missing,
-            "of another shape or kind there": self.other,
+            "of another shape or kind in the checkpoint": self.other,
             "unexpected there": self.unexpected,
             "left out on purpose": self.dropped,
         }
@@ -142,7 +142,7 @@ def load_weights(
     """
     if fsdp1.is_used(model):
         raise CheckpointError(
-            "the model is under FSDP1, which hides its tensors", hint="call load_weights before FSDP(model)"
+            "the model is wrapped in FSDP1, which hides its tensors", hint="call load_weights before FSDP(model)"
         )
     live, where = _persistent_tensors(modules.unwrap_ddp_and_compile(model)), os.fspath(root)
     store_url = where
@@ -219,7 +219,7 @@ def _require_fit_on_all_ranks(
         problem = matched.problem
     if lost:
         first = list(map(clean_one_line, sorted(lost)[:8]))
-        problem = f"it is older than one that turned out damaged, and does not have {first} of that one"
+        problem = f"it is older than a damaged checkpoint, and lacks {first} of that checkpoint"
     for each in ranks.gather(problem):
         if each is not None:
             raise CheckpointError(

@@ -45,7 +45,7 @@ def write_random_jsonl_files(
     """
     if files * bytes_per_file > refuse_above_total_bytes:
         raise UsageError(
-            f"{files} files of {bytes_per_file} bytes are {files * bytes_per_file} bytes, and the cap is "
+            f"{files} files of {bytes_per_file} bytes are {files * bytes_per_file} bytes, above the cap of "
             f"{refuse_above_total_bytes}",
             hint="--cap",
         )

@@ -26,7 +26,7 @@ class Directory:
     def __init__(self, source: str, *, rate: float | None, workers: int, reply_timeout: float) -> None:
         self._mounts = SourceMounts(reply_timeout)
         if not is_directory(self._mounts, source):
-            raise NoData(f"{source} is not a directory", hint="a directory, or s3://BUCKET/PREFIX")
+            raise NoData(f"{source} is not a directory", hint="give a directory, or s3://BUCKET/PREFIX")
         self._source = source
         self._bucket = None if rate is None else TokenBucket(rate)
         self._workers = workers
@@ -65,7 +65,7 @@ class Directory:
             part_path, "wb"
         ) as target:
             if (source.size, source.mtime_ns) != (file.size, file.mtime_ns):
-                raise ContentMismatch(f"{file.path} was changed since it was listed")
+                raise ContentMismatch(f"{file.path} changed after it was listed")
 
             def read_piece(at: int, size: int) -> bytes:
                 piece = bytearray()
@@ -83,7 +83,7 @@ class Directory:
             target.truncate(file.size)
             fingerprint = source.stat_fingerprint()
         if fingerprint != (file.size, file.mtime_ns):
-            raise ContentMismatch(f"{file.path} was changed while it was copied")
+            raise ContentMismatch(f"{file.path} changed while it was copied")
         self._digests[file.path] = digests.digest_of_file(pieces, file.size)
         return part_path
 

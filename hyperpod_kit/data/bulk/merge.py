@@ -57,10 +57,10 @@ def merge_into_tars(source: str, out: str, *, size: int, progress: Callable[[int
     if os.path.isdir(source):
         files = list(_find_files(source))
     if not files:
-        raise NoData(f"{source} is not a directory with files", hint="name the directory of the files")
+        raise NoData(f"{source} is not a directory that contains files", hint="give the directory of the files")
     by_descriptor.make_directories(out)
     if os.path.exists(os.path.join(out, LIST_FILE)):
-        raise DataError(f"{out} has merged files already", hint=f"another directory, or: rm -r {out}")
+        raise DataError(f"{out} already has merged files", hint=f"use another directory, or: rm -r {out}")
     total = sum(length for _, length in files)
     files.reverse()  # taken from the end
     listed: dict[str, list[object]] = {}
@@ -130,11 +130,13 @@ def _read_merged_list(merged: str) -> dict[str, MergedFile]:
         if not all(
             type(entry.size) is int and entry.size >= 0 and _is_tar_name(entry.tar) for entry in listed.values()
         ):
-            raise ValueError("a file of no size, or in no tar")
+            raise ValueError("a file without a size or a tar")
     except FileNotFoundError:
         if not os.path.isdir(merged):
-            raise NoData(f"{merged} is not a directory", hint="name a directory that `data merge` wrote") from None
-        raise DataError(f"{merged} has no {LIST_FILE}: what is there was not merged, or not to its end") from None
+            raise NoData(f"{merged} is not a directory", hint="give a directory that `data merge` wrote") from None
+        raise DataError(
+            f"{merged} has no {LIST_FILE}: its files were not merged, or the merge did not finish"
+        ) from None
     except (ValueError, KeyError, TypeError, AttributeError, Untrusted) as err:
         raise DataError(f"{merged}/{LIST_FILE} is damaged: {clean_one_line(err)}") from None
     return listed
@@ -153,7 +155,7 @@ def _iterate_members_requiring_each_listed(
         try:
             for archive, member in read_members(stream):
                 if member.name not in listed or os.path.isabs(member.name) or ".." in member.name.split("/"):
-                    problem = f"which {LIST_FILE} has not, or which leads elsewhere"
+                    problem = f"which {LIST_FILE} does not list, or which leads out of the directory"
                     raise DataError(f"{name} has {clean_one_line(member.name)!r}, {problem}")
                 content = None
                 if member.isreg():

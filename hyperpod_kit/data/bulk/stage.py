@@ -96,7 +96,7 @@ def stage(
         for file in engine.files():
             listed.append_refusing_unsafe_path(file)
         if not listed.files:
-            raise NoData(f"{source}: there are no files")
+            raise NoData(f"{source}: no files found")
         staging = _Staging(engine, out, destination, listed, progress)
         if destination is not None:
             destination.remove_leftovers_and_require_room(listed)
@@ -136,9 +136,9 @@ class StageDestination:
             lock = self.work_directory.open("lock", os.O_RDWR | os.O_CREAT)
             stack.callback(os.close, lock)
             if not try_lock(lock):
-                log.warning("another `data stage` fills %s; it is waited for", out)
+                log.warning("another `data stage` is filling %s; waiting for it", out)
                 if not lock_exclusively_within(lock, wait, BackOff(0.1, 2.0)):
-                    raise DataError(f"another `data stage` fills {out}, for more than {wait:.0f} s")
+                    raise DataError(f"another `data stage` has been filling {out} for more than {wait:.0f} s")
             self._closing = stack.pop_all()
 
     def __enter__(self) -> StageDestination:
@@ -154,7 +154,7 @@ class StageDestination:
         self.work_directory.remove_file_or_tree(_PARTS_DIRECTORY)  # of a run that was killed
         free = self.top.free_bytes()
         if missing > free:
-            raise DataError(f"{self.top.path} has {free} bytes free, and {missing} are to come")
+            raise DataError(f"{self.top.path} has {free} bytes free, and {missing} are still to be copied")
 
 
 class _Staging:
@@ -191,10 +191,10 @@ class _Staging:
             missing = self._fetch_once_and_list_missing(missing)
             if not missing:
                 return
-            reason = self._engine.last_error or "nobody says why"
-            message = f"{len(missing)} files did not come, {missing[0].path} first: {reason}"
+            reason = self._engine.last_error or "the reason is unknown"
+            message = f"{len(missing)} files were not copied, first {missing[0].path}: {reason}"
             if tries < _MAX_ATTEMPTS:
-                log.warning("%s; they are asked for again", message)
+                log.warning("%s; requesting them again", message)
                 time.sleep(_BACKOFF.pause_seconds(tries))
         raise DataUnavailable(f"{message}; {self.brought} files were copied", hint="repeat the command to continue")
 

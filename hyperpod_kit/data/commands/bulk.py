@@ -22,7 +22,7 @@ _MIB = 1 << 20
 def stage(args: argparse.Namespace) -> int:
     """Copy a source into a directory."""
     if args.rate is not None and args.rate <= 0:
-        raise UsageError(f"--rate {args.rate:g}: MiB a second, more than 0")
+        raise UsageError(f"--rate {args.rate:g}: expected MiB per second, more than 0")
     rate = None if args.rate is None else args.rate * _MIB
     line = ByteLine("staging")
     try:
@@ -51,9 +51,7 @@ def stage(args: argparse.Namespace) -> int:
         outcome += f"; {report.known} were there"
     terminal.print_stdout(f"{report.brought} files, {format_size(report.brought_bytes)}, {outcome}")
     if report.by_size:
-        terminal.print_stdout(
-            f"of {report.by_size} of them only the size could be compared: their ETags are no digests"
-        )
+        terminal.print_stdout(f"for {report.by_size} of them only the size was compared: their ETags are not digests")
     return 0
 
 
@@ -83,7 +81,7 @@ def split(args: argparse.Namespace) -> int:
     finally:
         line.clear_line()
     return _print_report(
-        "data split", args, report, f"out of {report.tars} tars, into {args.out}; every digest is the one it had"
+        "data split", args, report, f"out of {report.tars} tars, into {args.out}; every digest matches"
     )
 
 

@@ -59,15 +59,15 @@ def _build_and_report_index(args: argparse.Namespace) -> int:
         return 0
     reused = ""
     if outcome.reused:
-        reused = f"; {outcome.reused} files were known already"
+        reused = f"; {outcome.reused} files were already indexed"
     terminal.print_stdout(
         f"{index.folder}: {index.samples} samples in {index.files} files, {format_size(index.bytes)}, "
         f"in {seconds:.1f} s{reused}"
     )
     if index.skipped:
-        terminal.print_stdout(f"{index.skipped} records are none and were left out")
+        terminal.print_stdout(f"{index.skipped} bad records were left out")
     if outcome.passed_over:
-        terminal.print_stdout(f"{outcome.passed_over} files are of no known format and were passed over")
+        terminal.print_stdout(f"{outcome.passed_over} files of unknown formats were skipped")
     _print_mixing(mixing)
     return 0
 
@@ -122,7 +122,7 @@ def _print_mixing(measured: _DefaultMixing | None) -> None:
         f"one of a uniform shuffle from {mixing.uniform:.0f} ({mixing.share_of_uniform:.0%})"
     )
     if measured.unread:
-        terminal.print_stdout(f"         whether the data is sorted is not known: {measured.unread}")
+        terminal.print_stdout(f"         unknown whether the data is sorted: {measured.unread}")
     for value in measured.by:
         terminal.print_stdout(
             f"warning: the data is sorted by {value.name}: {value.neighbours:.0%} of neighbours have it in common, "
@@ -130,9 +130,10 @@ def _print_mixing(measured: _DefaultMixing | None) -> None:
         )
     if mixing.share_of_uniform < WELL_MIXED:
         terminal.print_stdout(
-            "hint: where neighbours are alike, a batch is less varied than chance makes it. Each lane of the order "
-            "has a row group, or a member, in memory: give more, as IndexedDataset(index, memory=1 << 30) and "
-            f"order=SpreadOrder(len(data), seed, block={measured.order.block}, lanes={LANES}), or write smaller ones"
+            "hint: if neighbours are alike, a batch is less varied than a random one. Each lane of the order keeps a "
+            "row group, or a member, in memory: use more lanes, for example IndexedDataset(index, memory=1 << 30) "
+            f"and order=SpreadOrder(len(data), seed, block={measured.order.block}, lanes={LANES}), or write smaller "
+            "ones"
         )
 
 
@@ -229,7 +230,9 @@ def _verify_files_and_report(args: argparse.Namespace) -> int:
     else:
         for problem in problems:
             terminal.print_stdout(problem)
-        terminal.print_stdout(f"{index.files - len(problems)} of {index.files} files are those that were indexed")
+        terminal.print_stdout(
+            f"{index.files - len(problems)} of {index.files} files are unchanged since they were indexed"
+        )
     return 1 if problems else 0
 
 

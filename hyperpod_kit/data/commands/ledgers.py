@@ -46,7 +46,7 @@ def verify_ledger(args: argparse.Namespace) -> int:
         terminal.print_stdout(f"epoch {epoch.epoch}: {_describe_epoch(epoch, report.samples)}")
     if report.passed_over:
         terminal.print_stdout(
-            f"bad records, in whose places others came: samples {_format_numbers(report.passed_over)}"
+            f"bad records, which were replaced by other samples: samples {_format_numbers(report.passed_over)}"
         )
     for problem in report.problems:
         terminal.print_stdout(f"the ledger itself: {problem}")

@@ -37,7 +37,7 @@ def read_tokenizer_json(tokenizer_json_path: str) -> str:
                 tokenizer_json_path, _MAX_TOKENIZER_BYTES, opener=source_owner.open_nonblocking_as_source_owner
             ).decode()
     except FileNotFoundError:
-        raise NoData(f"there is no {tokenizer_json_path}", hint="the tokenizer.json of a model") from None
+        raise NoData(f"no such file: {tokenizer_json_path}", hint="the tokenizer.json of a model") from None
     except (UnicodeDecodeError, Untrusted) as err:
         raise UsageError(
             f"{tokenizer_json_path} is not a tokenizer: {clean_one_line(err)}", hint="the tokenizer.json of a model"
@@ -63,7 +63,7 @@ class TextTokenizer:
         if end is not None:
             token_id = self._tokenizer.token_to_id(end)
             if token_id is None:
-                raise UsageError(f"{path} has no token {end!r}", hint="--end names the token that ends a document")
+                raise UsageError(f"{path} has no token {end!r}", hint="give with --end the token that ends a document")
             self._end = [int(token_id)]
 
     def __call__(self, samples: Sequence[Any]) -> list[list[int]]:

@@ -157,7 +157,7 @@ def decompress(
 
 def _require_plausible_expansion(member: str, plain_bytes: int, compressed_bytes: int) -> None:
     if plain_bytes > _SMALL + _RATIO * compressed_bytes:
-        raise ValueError(f"{member} gives more than {_RATIO} bytes for each of its own, as no data does")
+        raise ValueError(f"{member} expands more than {_RATIO} times, which real data does not")
 
 
 def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
@@ -330,7 +330,9 @@ class CompressedReader:
             except ValueError as err:
                 self._files.close_and_forget_mount(file.path)
                 if last:
-                    raise BadRecord(f"{file.path}: {err}, though it has the size and time that were indexed") from None
+                    raise BadRecord(
+                        f"{file.path}: {err}, although it has the size and time that were indexed"
+                    ) from None
         raise AssertionError("the last look returns or raises")
 
     def _make_room_on_disk(self, path: str, size: int) -> None:
@@ -344,9 +346,12 @@ class CompressedReader:
         free = shutil.disk_usage(directory).free
         if free < size + _MIN_FREE_BYTES:
             raise DataError(
-                f"{path} has a member of {size} plain bytes, "
-                f"and {directory} has {free} free, of which {_MIN_FREE_BYTES} stay free",
-                hint="TMPDIR=DIR on a larger disk, or compress it again in members: bgzip, or zstd by parts",
+                f"{path} has a member of {size} plain bytes, and {directory} has {free} free, of which "
+                f"{_MIN_FREE_BYTES} must stay free",
+                hint=(
+                    "set TMPDIR to a directory on a larger disk, or compress the file again in members: bgzip, or "
+                    "zstd by parts"
+                ),
             )
 
 

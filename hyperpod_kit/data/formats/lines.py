@@ -35,7 +35,9 @@ def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
     pieces = find_newlines_and_digest_pieces(file, advance)
     size = sum(piece.size for piece in pieces)
     if size != file.size:
-        raise ChangedFile(f"{file.path}: {size} bytes were read, expected {file.size}: is it being written?")
+        raise ChangedFile(
+            f"{file.path}: {size} bytes were read, expected {file.size}; check that no process is writing it"
+        )
     ends = (
         np.concatenate([np.zeros(0, np.int64), *(piece.ends for piece in pieces)])
         if len(pieces) != 1
@@ -185,7 +187,7 @@ def _read_and_search_piece(file: SourceFile, at: int, advance: Callable[[int], N
 def _reopen_and_search_pieces(file: LocalFile, places: range, advance: Callable[[int], None]) -> list[SearchedPiece]:
     with contextlib.closing(LocalFile(file.path)) as again:
         if (again.size, again.mtime_ns) != (file.size, file.mtime_ns):
-            raise ChangedFile(f"{file.path} changed while it was read: is it being written?")
+            raise ChangedFile(f"{file.path} changed while it was read; check that no process is writing it")
         return _search_pieces(again, places, advance)
 
 

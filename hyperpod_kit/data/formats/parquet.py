@@ -195,7 +195,7 @@ class ParquetReader:
         if self._decoded_again_count == _MAX_REPEATS_UNWARNED:
             lanes = max(1, self._memory // max(1, 2 * group.size))
             log.warning(
-                "row groups of Parquet of about %.1f MiB are decoded again and again, as memory=%d holds too few of "
+                "Parquet row groups of about %.1f MiB are decoded repeatedly, because memory=%d holds too few of "
                 "them: give the loader order=ShuffledOrder(len(data), seed, block=%d, lanes=%d), or more memory",
                 group.size / (1 << 20),
                 self._memory,

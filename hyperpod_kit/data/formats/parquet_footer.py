@@ -65,7 +65,7 @@ class ParquetFooter:
         if size >= _END.size:
             length, magic = _END.unpack(read(size - _END.size, _END.size))
         if magic != _MAGIC or length > size - _END.size:
-            raise ValueError("the footer of no Parquet file, or of an encrypted one")
+            raise ValueError("the footer is not of a Parquet file, or the file is encrypted")
         self._begin = size - _END.size - length
         self._data = memoryview(read(self._begin, length + _END.size))
         try:
@@ -91,7 +91,7 @@ class ParquetFooter:
     def columns_of_group(self, group: int) -> list[ColumnChunk]:
         """Return the columns of a row group. Raises ValueError."""
         if group >= len(self._groups):
-            raise ValueError(f"the footer has {len(self._groups)} row groups, and none of number {group}")
+            raise ValueError(f"the footer has {len(self._groups)} row groups, and no row group {group}")
         reader = CompactThrift(self._data, self._groups[group])
         columns: list[ColumnChunk] = []
         try:
@@ -144,7 +144,7 @@ def _read_column_metadata(reader: CompactThrift) -> ColumnChunk:
         else:
             reader.skip_value(kind)
     if not all(field in numbers for field in _REQUIRED):
-        raise ValueError("a column whose metadata is not whole")
+        raise ValueError("a column with incomplete metadata")
     return ColumnChunk(
         numbers[_TYPE],
         depth,
@@ -160,7 +160,7 @@ def _read_column_metadata(reader: CompactThrift) -> ColumnChunk:
 def _read_path_depth(reader: CompactThrift) -> int:
     count, kind = reader.read_list_count_and_kind()
     if kind != BINARY and count:
-        raise ValueError("a column's path of no names")
+        raise ValueError("a column with an empty path")
     for _ in range(count):
         reader.skip_value(BINARY)
     return count

@@ -74,9 +74,9 @@ class ParquetGroups:
             rows = self._file.metadata.row_group(number).num_rows
             table = self._read_checked_table(number)
             if table.num_rows != rows:
-                raise ValueError(f"it has {table.num_rows} rows, and says that it has {rows}")
+                raise ValueError(f"it has {table.num_rows} rows, but its metadata gives {rows}")
             if len(set(table.column_names)) != len(table.column_names):
-                raise ValueError("two columns have one name")
+                raise ValueError("two columns have the same name")
         except CallUnanswered:
             raise
         except (pyarrow.ArrowException, ValueError, MemoryError) as err:
@@ -94,7 +94,7 @@ class ParquetGroups:
         if packed > self._size or min((column.compressed for column in columns), default=0) < 0:
             raise ValueError(f"{packed:,} bytes in a file of {self._size:,}")
         if claimed > _SMALL + _RATIO * packed:
-            raise ValueError(f"{claimed:,} bytes in {packed:,}, as no data has")
+            raise ValueError(f"{claimed:,} bytes in {packed:,}, more than real data has")
         if any(
             column.first_page_offset < 0 or column.first_page_offset + column.compressed > self._size
             for column in columns
@@ -131,7 +131,7 @@ class ParquetGroups:
         pages = list(parquet_pages.read_page_headers(self._bytes.read_range, column.first_page_offset, end))
         plain = sum(page.plain for page in pages)
         if plain > _SMALL // 4 + 2 * column.uncompressed:
-            raise ValueError(f"pages of {plain:,} bytes, where its index says {column.uncompressed:,}")
+            raise ValueError(f"pages of {plain:,} bytes, but its index gives {column.uncompressed:,}")
         return pages
 
     def _max_decoded_size(self, column: ColumnChunk, pages: list[ColumnPage], scan_words_above: int) -> int:
@@ -204,5 +204,5 @@ def read_group_in_batches_limiting_size(file: Any, number: int, claimed_bytes: i
         batches.append(batch)
         size += batch.nbytes
         if size > most:
-            raise ValueError(f"it decodes to more than {most:,} bytes, and says that it has {claimed_bytes:,}")
+            raise ValueError(f"it decodes to more than {most:,} bytes, but its metadata gives {claimed_bytes:,}")
     return pyarrow.Table.from_batches(batches, file.schema_arrow).combine_chunks()

@@ -215,7 +215,7 @@ def _write_index(directory: str, listing: sources.SourceListing, scans: Sequence
         rows[name] = column
     paths, first = b"".join(names), int(samples.sum())
     if not first:
-        raise DataError(f"{', '.join(listing.sources)}: {len(scans)} files, and no sample in any of them")
+        raise DataError(f"{', '.join(listing.sources)}: {len(scans)} files without any sample")
     arrays: dict[str, npt.NDArray[Any]] = {
         "files": rows,
         "paths": np.frombuffer(paths, np.uint8),

@@ -145,19 +145,18 @@ class SampleIndex:
                 files.read_file_or_pipe(os.path.join(directory, HEADER), _MAX_HEADER_BYTES), _MAX_HEADER_BYTES
             )
         except FileNotFoundError:
-            raise NoData(
-                f"there is no index in {directory}", hint=f"hyperpod-kit data index SRC --out {directory}"
-            ) from None
+            raise NoData(f"{directory} has no index", hint=f"hyperpod-kit data index SRC --out {directory}") from None
         except (ValueError, Untrusted) as err:
             raise DataError(f"{directory}/{HEADER} is damaged: {err}", hint="hyperpod-kit data index") from None
         if head.get("format") != FORMAT:
             raise DataError(f"{directory} is of format {clean_one_line(head.get('format'))}, expected {FORMAT!r}")
         if not _is_valid_header(head):
             raise DataError(
-                f"{directory}/{HEADER} is none of ours: a field is missing, or odd", hint="hyperpod-kit data index"
+                f"{directory}/{HEADER} was not written by hyperpod-kit: a field is missing or invalid",
+                hint="hyperpod-kit data index",
             )
         if sources is not None and len(sources) != len(head["sources"]):
-            raise DataError(f"{directory} has {len(head['sources'])} sources, {len(sources)} were given")
+            raise DataError(f"{directory} has {len(head['sources'])} sources, but {len(sources)} were given")
         return cls(
             directory,
             tuple(sources or head["sources"]),
@@ -206,7 +205,7 @@ class SampleIndex:
         ends = np.append(firsts[1:], self.samples)
         path_ends = array["path_at"] + array["path_length"]
         if int(array["source"].max()) >= len(self.sources) or int(array["format"].max()) >= len(self.formats):
-            raise ValueError("a file is of a source or of a format that there is not")
+            raise ValueError("a file has an unknown source or format")
         if int(path_ends.max()) > len(self._concatenated_path_bytes) or (path_ends < array["path_at"]).any():
             raise ValueError("a file has no path")
         if firsts[0] or (firsts > ends).any():

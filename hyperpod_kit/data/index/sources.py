@@ -62,11 +62,13 @@ def list_sources(sources: Sequence[str], mounts: SourceMounts, *, format: str | 
         ]
         passed_over += len(entries) - len(recognized)
         if not entries:
-            raise NoData(f"{name}: there is nothing there", hint="is it mounted here, and is the name right?")
+            raise NoData(
+                (f"no such file or directory: {name}"), hint="check the name, and that its file system is mounted"
+            )
         if not recognized:
             raise DataError(
                 f"{name}: no files of a known format among {len(entries)}",
-                hint="name the format: hyperpod-kit data index SRC --format lines",
+                hint="give the format: hyperpod-kit data index SRC --format lines",
             )
         for base, path, kind, size, mtime in recognized:
             if base not in places:

@@ -77,7 +77,7 @@ class GoodRecords:
                 return GoodSample(self._dataset[(number + further) % len(self)], number, wrong)
             except BadRecord as err:
                 wrong = wrong or err.message
-        raise BadRecord(f"{wrong}; and none of the {min(_MAX_SKIPPED, len(self))} behind it is good either")
+        raise BadRecord(f"{wrong}; and none of the {min(_MAX_SKIPPED, len(self))} samples after it is good either")
 
 
 class CheckedCollate:
@@ -103,6 +103,6 @@ class BadCount:
         for number, wrong in bad_records:
             self.count += 1
             if self.count <= _MAX_LOGGED:
-                log.warning("%s; it is passed over (sample %d, bad record %d)", wrong, number, self.count)
+                log.warning("%s; skipped (sample %d, bad record %d)", wrong, number, self.count)
             if self.count > self._limit:
-                raise BadRecord(f"{wrong}; this is the bad record number {self.count}, at most {self._limit} may be")
+                raise BadRecord(f"{wrong}; this is bad record {self.count}, and at most {self._limit} are allowed")

@@ -270,8 +270,8 @@ class ElasticLoader(DataLoader[Any]):
         position = state.get("position")
         if state.get("format") != STATE or type(position) is not int or position < 0:
             raise CheckpointError(
-                f"no position of a loader that this release reads: format {state.get('format')!r}, "
-                f"position {position!r}, expected {STATE!r} and a number"
+                f"not a loader position that this release can read: format {state.get('format')!r}, position "
+                f"{position!r}, expected {STATE!r} and a number"
             )
         return position
 
@@ -293,7 +293,7 @@ class ElasticLoader(DataLoader[Any]):
                 f"{name}: {then!r} then, {now!r} now" for name, (then, now) in sorted(other.items())
             )
             raise CheckpointError(
-                f"the checkpoint's position is in other data, or in another order: {differences}",
+                f"the checkpoint's position is for other data, or another order: {differences}",
                 hint="give the loader the index of the run that saved it, and its order: "
                 f"{render_order_argument(state)}",
             )
@@ -319,7 +319,7 @@ class ElasticLoader(DataLoader[Any]):
             return
         if epoch < self.epoch:
             raise ValueError(
-                f"set_epoch({epoch}): the position is in epoch {self.epoch}, whose earlier ones have been trained on; "
+                f"set_epoch({epoch}): the position is in epoch {self.epoch}, and earlier epochs have been trained on; "
                 "begin the loop there: for epoch in range(loader.epoch, epochs)"
             )
         self._jump_to_position(epoch * self._elastic.course.samples)
@@ -482,15 +482,15 @@ class ElasticLoader(DataLoader[Any]):
         if not batch.first and not self._loop.warned:
             self._loop.warned = True
             log.warning(
-                "a loop over the loader was left with a batch in hand, which comes again: loader.trained(), or a save, "
-                "before the break says that it was trained on"
+                "a loop over the loader was left before its last batch counted as trained, so the batch comes again: "
+                "call loader.trained(), or save, before the break"
             )
 
     def _refuse_outdated_iterator(self, turn: int) -> None:
         if turn != self._loop.turn:
             raise DataError(
-                "another iterator of this ElasticLoader was begun since: both would share one position",
-                hint="one loop at a time; for other data, as of an evaluation, make a loader of its own",
+                "another iterator of this ElasticLoader was started later: both would share one position",
+                hint="run one loop at a time; for other data, such as an evaluation, create another loader",
             )
         if self._loop.restored:
             raise DataError(

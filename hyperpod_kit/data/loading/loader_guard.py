@@ -88,9 +88,9 @@ class EpochSetter(DistributedSampler[Any]):
 
 def _refuse_iteration() -> NoReturn:
     raise DataError(
-        "an ElasticLoader was taken apart: another loader was made of its batches, which would split them between "
-        "ranks once more and leave its position where it is",
-        hint="use the loader itself: it has this rank's share already and goes on where the checkpoint was, so it "
+        "an ElasticLoader was rebuilt: another loader was made from its batches, which would split them between "
+        "ranks once more and never advance the position",
+        hint="use the loader itself: it already has this rank's share and resumes where the checkpoint was, so it "
         "needs no prepare, no sampler for ranks and no skipped batches",
     )
 

@@ -40,7 +40,9 @@ class SampleLog:
         name = launch or launch_id_from_environment()
         if name is None:
             if ranks > 1:
-                raise ValueError("several ranks and nothing that names their launch: ledger launch=, the same on all")
+                raise ValueError(
+                    "several ranks without a name of their launch: give launch= to the ledger, the same on all ranks"
+                )
             name = uuid.uuid4().hex
         by_descriptor.make_directories(folder)
         safe = "".join(character if character.isalnum() or character in "-_." else "_" for character in name)
@@ -74,4 +76,4 @@ class SampleLog:
         assert self._handle is not None
         data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
         if os.write(self._handle, data) != len(data):
-            raise OSError(28, "a line of the ledger could not be written whole", self._path)
+            raise OSError(28, "a line of the ledger could not be written completely", self._path)

@@ -87,7 +87,7 @@ def check_sample_log(folder: str | os.PathLike[str]) -> SampleLogReport:
     problems: list[str] = []
     _read_log_directory(folder, segments, data_and_orders, problems)
     if not segments:
-        raise NoData(f"there is no ledger in {folder}", hint="ElasticLoader(dataset, ledger=DIR) writes one")
+        raise NoData(f"{folder} has no ledger", hint="ElasticLoader(dataset, ledger=DIR) writes one")
     course, order_text = _require_single_course(os.fspath(folder), data_and_orders)
     samples = course.samples
     mix, windows = "('order', 'mix')" in order_text, "('window', " in order_text
@@ -144,10 +144,12 @@ def _require_single_course(folder: str, data_and_orders: set[tuple[str, str, int
     """Return the course through the data and the text of its order. Raises DataError if there are several."""
     if len(data_and_orders) > 1:
         orders = clean_one_line(sorted(data_and_orders), 1000)
-        raise DataError(f"{folder} is of several data sets or orders: {orders}", hint="a directory for each run")
+        raise DataError(
+            f"{folder} is of several data sets or orders: {orders}", hint=("use a separate directory for each run")
+        )
     (_, order_text, samples, last) = next(iter(data_and_orders))
     if not 1 <= samples < _MAX_COUNT or last not in [each.value for each in Last]:
-        raise DataError(f"{folder} is of {samples} samples, of which the last ones are {clean_one_line(last)}")
+        raise DataError(f"{folder} is of {samples} samples, the last of which are {clean_one_line(last)}")
     return Course(samples, Last(last)), order_text
 
 
@@ -247,7 +249,7 @@ def _add_step(segment: SampleLogSegment, rank: int, line: dict[str, Any], path: 
     received = [int(sample) for sample in line["i"]]
     bad = {int(sample) for sample in line.get("b", ())}
     if not all(0 <= sample < _MAX_COUNT for sample in received):
-        raise ValueError("a sample that there cannot be")
+        raise ValueError("an impossible sample number")
     _, of_rank = segment.steps.setdefault(step.begin, (step, {}))
     if rank in of_rank:
         problems.append(f"{path.name}: rank {rank} has the step at {step.begin} twice in one launch")

@@ -91,11 +91,11 @@ def batches_replacing_failed_workers(start: StartBatches, *, keep_workers: bool,
             reason = first_line(err)
             if failures > MAX_FAILURES:
                 raise DataUnavailable(
-                    f"workers of the loader failed {failures} times in a row without a batch: {reason}",
-                    hint="num_workers=0 shows the failure itself",
+                    f"the loader's workers failed {failures} times in a row without a batch: {reason}",
+                    hint="use num_workers=0 to see the error itself",
                 ) from err
             log.warning(
-                "%s: workers are replaced (%d in a row), and the same batches asked for again", reason, failures
+                "%s: replacing the workers (%d in a row) and requesting the same batches again", reason, failures
             )
         finally:
             if broken:

@@ -245,8 +245,8 @@ def _integer_weights(shares: Sequence[float]) -> Numbers:
     for number, share in enumerate(exact):
         if share < total * Fraction(MIN_SHARE):
             raise ValueError(
-                f"set {number} has {float(share / total):.3g} of all samples, and {MIN_SHARE:g} is the least: "
-                "leave it out, or join it with another one"
+                f"set {number} has {float(share / total):.3g} of all samples, below the minimum of {MIN_SHARE:g}: "
+                "leave it out, or merge it with another set"
             )
     scaled = [share * _UNIT / total for share in exact]
     weights = [int(share) for share in scaled]

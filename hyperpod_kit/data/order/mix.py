@@ -202,8 +202,8 @@ def _warn_of_duplicate_data(datasets: Mapping[str, Any]) -> None:
         key = data_digest_or_empty(dataset) or str(id(dataset))
         if key in name_of_data:
             log.warning(
-                "%r and %r of the mix are the same data: its samples come by both shares; give their orders different "
-                "seeds, or it one share, the sum of both",
+                "%r and %r of the mix are the same data, so its samples come with both shares; give their orders "
+                "different seeds, or give the data one share, the sum of both",
                 name_of_data[key],
                 name,
             )

@@ -46,7 +46,7 @@ class SkippedEntries:
         """Log the counts, if there are any."""
         if self._counts:
             kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self._counts.items()))
-            log.warning("left out below %r: %s; the first of them is %r", directory, kinds, self._first)
+            log.warning("left out below %r: %s; the first is %r", directory, kinds, self._first)
 
 
 def describe_non_file(entry: os.DirEntry[str]) -> str:
@@ -55,7 +55,7 @@ def describe_non_file(entry: os.DirEntry[str]) -> str:
         return "fifos, sockets or devices"
     if entry.is_dir():
         return "links to directories"
-    return "links to nothing, or to no file"
+    return "broken links, or links that are not to a file"
 
 
 def list_files(mounts: SourceMounts, base: str, accepts_name: Callable[[str], bool]) -> Iterator[ListedFile]:

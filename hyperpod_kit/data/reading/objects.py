@@ -115,7 +115,7 @@ def _as_os_error(err: Exception, url: str) -> Exception:
     if code in ("403", "AccessDenied"):
         return PermissionError(errno.EACCES, code, url)
     if code in ("412", "PreconditionFailed"):
-        return OSError(errno.ESTALE, "it was written anew while it was read", url)
+        return OSError(errno.ESTALE, "it was overwritten while it was read", url)
     description = f"{type(err).__name__}: {err}"
     if code:
         return OSError(errno.EIO, description, url)

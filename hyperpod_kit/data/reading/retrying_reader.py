@@ -85,7 +85,7 @@ class RetryingFiles(SourceFiles):
 
     def _retry_read(self, facts: FileFacts, offset: int, length: int, cause: OSError) -> bytes:
         begin, tries = self._clock(), 0
-        log.warning("%s, at %d: %s; it is asked for again for %.0f s", facts.path, offset, cause, self._patience)
+        log.warning("%s, at %d: %s; retrying for %.0f s", facts.path, offset, cause, self._patience)
         while self._clock() - begin < self._patience:
             tries += 1
             self.close_and_forget_mount(facts.path)
@@ -105,7 +105,7 @@ class RetryingFiles(SourceFiles):
     def _read_replica_and_redirect_later_reads(
         self, facts: FileFacts, offset: int, length: int, cause: OSError | None
     ) -> bytes:
-        description = "its own place was given up"
+        description = "the original is no longer tried"
         if cause is not None:
             description = f"{cause} for {self._patience:.0f} s"
         prefix = self._path_prefix_with_replica(facts.path)
@@ -156,6 +156,6 @@ class RetryingFiles(SourceFiles):
                 file.close()
                 if file.size != facts.size:
                     raise ChangedFile(f"it has {file.size} bytes, expected {facts.size}")
-                raise ChangedFile("it has other bytes than what was indexed")
+                raise ChangedFile("its bytes differ from those that were indexed")
             self._keep_open_within_limit(file)
         return file

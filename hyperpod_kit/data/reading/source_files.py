@@ -129,7 +129,7 @@ class SourceFiles:
             data = self._open_unchanged_file(facts).read(offset, length)
         if len(data) < length and len(data) < facts.size - offset:
             # A sample that is cut short would be a sample, too. Opened again, a file that was cut says that it changed.
-            raise OSError(errno.EIO, f"{len(data)} bytes came at {offset}, expected {length}", facts.path)
+            raise OSError(errno.EIO, f"{len(data)} bytes received at {offset}, expected {length}", facts.path)
         self.bytes_read += len(data)
         return data
 
@@ -264,10 +264,10 @@ class SourceFiles:
         fingerprint = file.size, file.mtime_ns
         if not facts.digest or self._same.get(file.path) == fingerprint:
             return True
-        log.warning("%s is not the file that was indexed, or of another time: its bytes are compared", file.path)
+        log.warning("%s differs from the indexed file in size or time: comparing its bytes", file.path)
         same = digests.has_digest(uncached(file).read, file.size, facts.digest)
         if same is None:
-            log.warning("%s: without the package xxhash its size alone was compared", file.path)
+            log.warning("%s: only its size was compared, because the package xxhash is missing", file.path)
         if same is not False:
             self._same[file.path] = fingerprint
         return same is not False

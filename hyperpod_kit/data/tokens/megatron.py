@@ -121,12 +121,12 @@ class MegatronTokens:
             with open(f"{prefix}.idx", "rb", opener=files.open_nonblocking) as stream:
                 head = stream.read(len(_MAGIC) + 25) or b""  # of a fifo to which nobody writes there is nothing
                 if len(head) < len(_MAGIC) + 25 or head[: len(_MAGIC)] != _MAGIC:
-                    raise DataError(f"{prefix}.idx is not an index of Megatron's", hint="hyperpod-kit data tokenize")
+                    raise DataError(f"{prefix}.idx is not a Megatron index", hint="hyperpod-kit data tokenize")
                 version, code, count, _ = struct.unpack("<QBQQ", head[len(_MAGIC) :])
                 rest = stream.read(12 * min(count, os.fstat(stream.fileno()).st_size // 12))
             status = os.stat(f"{prefix}.bin")
         except FileNotFoundError as err:
-            raise NoData(f"there is no {err.filename}", hint="hyperpod-kit data tokenize") from None
+            raise NoData(f"no such file: {err.filename}", hint="hyperpod-kit data tokenize") from None
         if version != 1 or code not in _CODES or len(rest) != 12 * count:
             raise DataError(f"{prefix}.idx: version {version}, type {code}, {len(rest)} bytes for {count} documents")
         self.lengths = np.frombuffer(rest, "<i4", count)
@@ -138,7 +138,7 @@ class MegatronTokens:
         if count and (
             int(self.lengths.min()) < 0 or not _are_inside_file(self._pointers, self.lengths, self._kind, expected_size)
         ):
-            raise DataError(f"{prefix}.idx: documents that do not lie in {prefix}.bin")
+            raise DataError(f"{prefix}.idx: documents are outside {prefix}.bin")
         self.data = hashlib.blake2b(rest, digest_size=16).hexdigest()
         self._file = TokensFile(f"{prefix}.bin", status.st_size, status.st_mtime_ns)
         self._reading = (memory, patience, dict(elsewhere or {}), answer)

@@ -96,12 +96,13 @@ class PackedDataset:
     ) -> None:
         if len(lengths) != len(dataset) or order.samples != len(dataset):
             raise DataError(
-                f"{len(dataset)} documents, {len(lengths)} lengths and an order of {order.samples}: one number is meant"
+                f"{len(dataset)} documents, {len(lengths)} lengths and an order of {order.samples}: the three numbers "
+                "must be equal"
             )
         self.index = dataset.index
         self.tokens = int(lengths.sum(dtype=np.uint64))
         if self.tokens < window:
-            raise DataError(f"{self.tokens} tokens in all, and a window takes {window}")
+            raise DataError(f"{self.tokens} tokens in total, fewer than one window of {window}")
         self._dataset = dataset
         if isinstance(order, ShuffledOrder) and hasattr(dataset, "read_by"):
             dataset.read_by(order.block)
@@ -224,8 +225,8 @@ class PackedDataset:
             tokens = np.asarray(sample, dtype=np.int64)
             if len(tokens) != int(self._lengths[document]):
                 raise DataError(
-                    f"document {document} has {len(tokens)} tokens, and was counted with {self._lengths[document]}",
-                    hint="the tokenizer, template or filter is another one: give lengths_of another name",
+                    f"document {document} has {len(tokens)} tokens, but was counted with {self._lengths[document]}",
+                    hint="the tokenizer, template or filter has changed: give lengths_of another name",
                 )
             self._encoded[document] = tokens
         for document in documents:

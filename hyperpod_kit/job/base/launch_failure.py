@@ -99,15 +99,18 @@ def advice(failures: Sequence[LaunchFailure], code: int, *, by_srun: bool) -> st
         return _advice(failures[0], activate, by_srun)
     if code in NOT_STARTED:
         return (
-            f"the command's own words are above ({NOT_FOUND}: not found, {NOT_EXECUTABLE}: not executable); "
+            f"the command's own error message is above ({NOT_FOUND}: not found, {NOT_EXECUTABLE}: not executable); "
             f"{activate}, or give the whole path of what it starts"
         )
-    return "srun's own words are above; by hand, with the same --srun-args: srun --nodes=1 --ntasks=1 true"
+    return (
+        "srun's own error message is above; to try it by hand, with the same --srun-args: srun --nodes=1 --ntasks=1 "
+        "true"
+    )
 
 
 def _advice(failure: LaunchFailure, activate: str, by_srun: bool) -> str:
     if failure.program.startswith(_BUNDLES):
-        return f"hyperpod-kit diff says which bundle {failure.node} has; install it there again, or replace the node"
+        return f"hyperpod-kit diff shows which bundle {failure.node} has; install it there again, or replace the node"
     program = shlex.quote(failure.program)
     on_node = ""
     if by_srun:

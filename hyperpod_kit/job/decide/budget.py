@@ -168,7 +168,7 @@ def exhausted(policy: RetryPolicy, spent: SpentBudget) -> Optional[str]:
     if spent.crashes > policy.max_restarts:
         return f"{spent.crashes} failures without a newer valid checkpoint (--max-restarts {policy.max_restarts})"
     if spent.handed_back >= policy.max_handed_back:
-        return f"handed back {spent.handed_back} times without a newer valid checkpoint"
+        return f"requested another run {spent.handed_back} times without a newer valid checkpoint"
     if spent.quick > policy.max_quick:
         return f"{spent.quick} failures in a row, each within {QUICK / 60:g} minutes of its start"
     if spent.launches > min(policy.max_launches, policy.max_restarts):
@@ -244,7 +244,7 @@ def _describe_failure(row: Row) -> str:
     """Return which rank failed first, and how."""
     first = row.get("first")
     if not isinstance(first, dict):
-        return f"{row.get('class')} that no rank recorded"
+        return f"{row.get('class')}, not recorded by any rank"
     if first.get("signal") is None:
         return f"rank {first.get('rank')} exited {first.get('code')}"
     return f"rank {first.get('rank')} was killed by signal {first['signal']}"

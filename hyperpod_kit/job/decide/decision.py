@@ -139,7 +139,7 @@ def ask_to_be_requeued_after_a_cancel_in_a_hang(facts: AttemptFacts) -> Optional
     if refusal:
         stop_reason = f"{_explain_stop(facts)}; {refusal}"
         return RunDecision(DecisionKind.EXIT, exit_code=ExitCode.TERMINATED, stop_reason=stop_reason)
-    reason = "asks to be queued again: `job sweep` does that where the user of --requeue-after-cancel has cancelled it"
+    reason = "requests to be requeued: `job sweep` does so if the user of --requeue-after-cancel cancelled it"
     return RunDecision(DecisionKind.EXIT, reason, ExitCode.CANCELLED_IN_HANG, stop_reason=_explain_stop(facts))
 
 
@@ -188,7 +188,7 @@ def give_up_when_a_rank_did(facts: AttemptFacts) -> Optional[RunDecision]:
     first = facts.outcome.first
     if first is None or first.code != ExitCode.GAVE_UP:
         return None
-    return _give_up(f"rank {first.rank} on {first.node} exited {ExitCode.GAVE_UP}: it gave up itself")
+    return _give_up(f"rank {first.rank} on {first.node} exited {ExitCode.GAVE_UP}: the program gave up itself")
 
 
 def give_up_when_the_container_never_starts(facts: AttemptFacts) -> Optional[RunDecision]:
@@ -281,7 +281,7 @@ def refuse_start(facts: StartFacts) -> Optional[str]:
         return refusal
     poison = facts.poison
     if poison is not None and poison.is_repeated and facts.has_stepped_back:
-        return f"{poison.name}: {poison.reason}; {facts.source}, the one before it, ends in the same way"
+        return f"{poison.name}: {poison.reason}; {facts.source}, the checkpoint before it, fails in the same way"
     return None
 
 

@@ -149,9 +149,9 @@ class Outcome(NamedTuple):
         if self.launch_failures:
             return causes(self.launch_failures)
         if self.first is not None:
-            return f"rank {self.first.rank} on {self.first.node} exited {self.first.code} before it did a step"
-        own_lines = f"{self.launcher}'s own lines above this one say more"
-        return f"{self.launcher} exited {self.code}, and no rank has begun; {own_lines}"
+            return f"rank {self.first.rank} on {self.first.node} exited {self.first.code} before it completed a step"
+        own_lines = f"see the lines of {self.launcher} above"
+        return f"{self.launcher} exited {self.code} before any rank began; {own_lines}"
 
     def _crash_cause(self) -> str:
         if self.first is not None:
@@ -161,7 +161,7 @@ class Outcome(NamedTuple):
             signal_note = f" (128 + signal {self.code - 128})"
         return (
             f"{self.launcher} exited {self.code}{signal_note}, and no rank could write how it ended: the step was "
-            f"killed as a whole, wrappers and all; {self.launcher}'s own lines above this one say more"
+            f"killed as a whole, wrappers and all; see the lines of {self.launcher} above"
         )
 
 

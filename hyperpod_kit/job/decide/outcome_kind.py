@@ -54,16 +54,16 @@ class OutcomeKind(enum.Enum):
     DONE = _Traits("done", "finished", "it finished", LaunchEnd.FINISHED, "#1a7f37")
     AGAIN = _Traits(
         "again",
-        "saved and wants to run again",
-        "it saved and wants to run again (exit 75)",
+        "saved and requested another run",
+        "it saved and requested another run (exit 75)",
         LaunchEnd.REQUESTED,
         "#0969da",
         is_handed_back=True,
     )
     PREEMPTED = _Traits(
         "preempted",
-        "was warned by USR1 and has ended",
-        "USR1 came before its end: the time limit, or preemption",
+        "ended after the warning by USR1",
+        "it received USR1 before its end, for the time limit or a preemption",
         LaunchEnd.REQUESTED,
         "#54aeff",
         is_handed_back=True,
@@ -79,7 +79,7 @@ class OutcomeKind(enum.Enum):
     CANCELLED_IN_HANG = _Traits(
         "cancelled_in_hang",
         "was cancelled while no rank made progress",
-        "it was cancelled while no rank made progress, by somebody who ends hung jobs (`--requeue-after-cancel`)",
+        "the user of `--requeue-after-cancel`, who ends hung jobs, cancelled it while no rank made progress",
         LaunchEnd.HUNG,
         "#7d4e00",
         costs_budget=True,
@@ -95,8 +95,8 @@ class OutcomeKind(enum.Enum):
     )
     UNKNOWN = _Traits(
         "unknown",
-        "was ended, and nobody says why",
-        "it was ended, and neither Slurm nor a node says why",
+        "was ended for an unknown reason",
+        "it was ended, and neither Slurm nor a node reports a reason",
         LaunchEnd.LOST,
         "#953800",
         by_slurm=True,
@@ -118,7 +118,7 @@ class OutcomeKind(enum.Enum):
     STALL = _Traits(
         "stall",
         "stopped making progress and was ended",
-        "nothing moved for `--stall` seconds, and it was ended",
+        "it was ended after `--stall` seconds without progress",
         LaunchEnd.HUNG,
         "#9a6700",
         costs_budget=True,
@@ -126,7 +126,7 @@ class OutcomeKind(enum.Enum):
     LAUNCH_FAILED = _Traits(
         "launch_failed",
         "could not be launched",
-        "no rank has run its command: that, its wrapper or its srun could not be started",
+        "no rank has run its command: the command, its wrapper or srun could not be started",
         LaunchEnd.CRASHED,
         "#8250df",
     )

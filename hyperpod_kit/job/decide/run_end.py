@@ -35,20 +35,20 @@ def explain_run_end(allocation: Allocation, restart: int, signal: Optional[str] 
     """Return why Slurm, or a signal, has ended the run. `restart` is SLURM_RESTART_COUNT of this run."""
     state, reason = allocation.state, allocation.reason
     if not state:
-        return RunEnd(OutcomeKind.UNKNOWN, "was ended, and slurmctld does not say why")
+        return RunEnd(OutcomeKind.UNKNOWN, "was ended, and slurmctld reports no reason")
     if state == FORGOTTEN:
-        explanation = "was ended by Slurm, which no longer knows the job: slurmctld has lost its state"
+        explanation = "was ended by Slurm, which has no record of the job any more: slurmctld has lost its state"
         return RunEnd(OutcomeKind.UNKNOWN, explanation)
     was_restarted = allocation.restarts is not None and allocation.restarts > restart
     if state in job_states.WAITS or was_restarted:
         return RunEnd(OutcomeKind.REQUEUED, "was ended by Slurm, which has put the job back into the queue")
     if state == "NODE_FAIL" or reason == _NODE_DOWN:
-        return RunEnd(OutcomeKind.NODE_LOST, "was ended by Slurm because of a node")
+        return RunEnd(OutcomeKind.NODE_LOST, "was ended by Slurm because of a failed node")
     limit = _LIMITS.get(state) or _LIMITS.get(reason)
     if limit:
         return RunEnd(OutcomeKind.CANCELLED, f"was ended by Slurm at {limit}")
     if state in LIVE_STATES:
-        explanation = f"was told to end by {signal or 'a signal'}, while Slurm has the job as {state}"
+        explanation = f"was ended by {signal or 'a signal'}, while the job's state in Slurm is {state}"
         return RunEnd(OutcomeKind.CANCELLED, explanation)
     if state in ("CANCELLED", job_states.COMPLETING):
         return RunEnd(OutcomeKind.CANCELLED, "was cancelled", by_scancel=True)

@@ -72,7 +72,8 @@ def main(argv: Sequence[str]) -> int:
         nodes = JobEnvironment.read(os.environ).nodes
     except NotInAJob as err:
         raise NotInAJob(
-            "fan-out copies to the nodes of a job, and this is none", hint="call it inside of a batch script or salloc"
+            "fan-out copies to the nodes of a job, and this shell is not in a job",
+            hint="run it inside a batch script or salloc",
         ) from err
     with source_owner.opening_sources_as_owner_of([source]):
         files = listing.listed(source)
@@ -122,8 +123,8 @@ def lead_copy_tasks_and_print_result(
             least = min((task.bytes_on_node for task in tasks.all if not task.over), default=0)
             done_count = len([task for task in tasks.all if task.done])
             terminal.print_stderr(
-                f"{done_count} of {len(nodes)} nodes have all of it, every "
-                f"other one at least {least / 1e9:.2f} of {size / 1e9:.2f} GB"
+                f"{done_count} of {len(nodes)} nodes have all files, each of the others at least {least / 1e9:.2f} of "
+                f"{size / 1e9:.2f} GB"
             )
         _send_message_to_tasks(process, op="bye")
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
@@ -171,10 +172,10 @@ def _print_result_or_raise_if_incomplete(
         more = ""
         if len(failed) > 1:
             more = f" and {len(failed) - 1} more"
-        reason = first.failure_reason or "it was not heard of any more"
+        reason = first.failure_reason or "the node stopped reporting"
         raise JobError(
-            f"not every node has all of it: {first.node}: {reason}{more}",
-            hint=first.hint or "the same command again goes on with what is there",
+            f"not every node has all files: {first.node}: {reason}{more}",
+            hint=first.hint or "repeat the command to continue",
         )
     return 0
 

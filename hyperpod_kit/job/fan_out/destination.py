@@ -55,8 +55,8 @@ class Destination:
         self._lock_file = self._state_directory.open(_LOCK, os.O_RDWR | os.O_CREAT)
         if not file_lock.try_lock(self._lock_file):
             raise JobError(
-                f"another node or command copies to {folder} at this moment",
-                hint="DST has to be on each node's own disk: '/scratch/$SLURMD_NODENAME' has each node's name in it",
+                f"another node or command is copying to {folder}",
+                hint="DST must be on each node's own disk, or contain the node's name: '/scratch/$SLURMD_NODENAME'",
             )
         self._lock = threading.Lock()
         self._missing_chunk_counts: List[int] = [0] * len(plan.files)
@@ -94,7 +94,7 @@ class Destination:
         )
         free = self._top.free_bytes()
         if need > free:
-            raise JobError(f"{self._top.path} has {free} bytes free, and {need} are to come")
+            raise JobError(f"{self._top.path} has {free} bytes free, and {need} are still to be copied")
 
     def _verify_journaled_chunks(self, journaled_digests: Dict[int, str]) -> None:
         for number, digest in sorted(journaled_digests.items()):

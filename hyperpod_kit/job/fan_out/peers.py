@@ -36,7 +36,7 @@ class PeerServer:
         while True:
             number = wire.receive_expected("chunk").get("number")
             if type(number) is not int:
-                raise JobError("no number of a chunk")
+                raise JobError("not the number of a chunk")
             data, digest = self._give(number)
             wire.send_message(op="have", size=len(data), digest=digest)
             wire.receive_expected("go")  # bytes that followed a line at once would be read with it

@@ -194,7 +194,7 @@ class FanOutNode:
         if self._error is not None:
             raise self._error
         if not self._copy.complete:
-            raise JobError("not all of it is here")
+            raise JobError("some chunks are missing")
 
     def _take_shared_until_error(self, numbers: Any) -> Any:
         """Yield numbers of an iterator that several threads share, until a thread has failed."""
@@ -245,7 +245,9 @@ class FanOutNode:
         finally:
             os.close(fd)
         if at < len(data) or (file_status.st_size, file_status.st_mtime_ns) != (about.size, about.changed):
-            raise JobError(f"{path} was changed while it was copied", hint="start again when nobody writes to it")
+            raise JobError(
+                f"{path} was changed while it was copied", hint=("stop writing to it, then repeat the command")
+            )
         return data
 
     def _pull(
@@ -316,7 +318,7 @@ class FanOutNode:
             is_already_unavailable = node_number in self._unavailable_nodes
             self._unavailable_nodes.add(node_number)
         if not is_already_unavailable:
-            self._say(f"node {node_number} is not asked any more: {type(err).__name__}: {err}")
+            self._say(f"node {node_number} is no longer queried: {type(err).__name__}: {err}")
 
 
 def table_from(rows: Any, nodes: int) -> List[Optional[Sequence[Address]]]:
@@ -325,7 +327,7 @@ def table_from(rows: Any, nodes: int) -> List[Optional[Sequence[Address]]]:
     Raises ValueError for rows that are no table of that many nodes.
     """
     if not isinstance(rows, list) or len(rows) != nodes:
-        raise ValueError("no table of the nodes")
+        raise ValueError("not a table of all nodes")
     addresses_by_node: List[Optional[Sequence[Address]]] = []
     for row in rows:
         if row is None:

@@ -68,7 +68,7 @@ def newest_provable_foreign_checkpoint(
             rejected.append(
                 (
                     clean_one_line(ascii(candidate.name)),
-                    "no job can be told of such a name: expected letters, digits and . _ - = + @ , :",
+                    "the name cannot be passed to a job: expected letters, digits and . _ - = + @ , :",
                 )
             )
             continue

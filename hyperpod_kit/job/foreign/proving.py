@@ -140,7 +140,7 @@ def proof_level_of_torch_file(path: str) -> str:
             records = [entry for entry in archive.infolist() if entry.file_size]
             # torch.save packs nothing; an archive that would unpack to far more is not read.
             if sum(entry.file_size for entry in records) > 2 * os.path.getsize(path) + _PIECE:
-                raise Incomplete(f"{name} unpacks to much more than it has")
+                raise Incomplete(f"{name} unpacks to much more than its size allows")
             bad: List[str] = []
             for entry in records:
                 try:
@@ -152,9 +152,9 @@ def proof_level_of_torch_file(path: str) -> str:
     except OSError as err:
         if err.errno != errno.EINVAL:  # the archive refers to an offset that no file has
             raise
-        raise Incomplete(f"{name} is not a whole archive: {err}") from err
+        raise Incomplete(f"{name} is not a complete archive: {err}") from err
     except Exception as err:  # zipfile and zlib raise whatever a damaged directory leads them to
-        raise Incomplete(f"{name} is not a whole archive: {err}") from err
+        raise Incomplete(f"{name} is not a complete archive: {err}") from err
     if bad and len(bad) == len(records) > 1:
         return "complete"
     if bad:
@@ -176,7 +176,7 @@ def proof_level_of_safetensors_file(path: str) -> str:
             entries = parse_json_object(file.read(length), _LONGEST_HEADER)
             ends = [entry["data_offsets"][1] for key, entry in entries.items() if key != "__metadata__"]
             if not all(type(end_offset) is int and 0 <= end_offset < 1 << 63 for end_offset in ends):
-                raise ValueError("a tensor ends nowhere")
+                raise ValueError("a tensor has no end")
             end = max(ends, default=0)
         except (ValueError, KeyError, TypeError, AttributeError, IndexError) as err:
             raise Incomplete(f"{name} has a damaged header: {err}") from err

@@ -152,7 +152,7 @@ def by_week(piece: TimePiece) -> List[Tuple[str, TimePiece]]:
 # --- The command -----------------------------------------------------------------------------------------------------
 
 _HEAD = ("goodput", "GPU-hours")
-_NO_GPUS = "how many GPUs some of these jobs held is not known (`?`): in the shares each of their nodes counts as one"
+_NO_GPUS = "the number of GPUs of some jobs is unknown (`?`): in the shares each of their nodes counts as one GPU"
 
 
 def main(args: argparse.Namespace) -> int:
@@ -213,13 +213,11 @@ def _roots_in_index() -> List[str]:
     try:
         rows = ledger.read(job_index.index_file_path())
     except OSError as err:
-        raise Unreachable(
-            f"the jobs that are noted in {job_index.index_file_path()} cannot be read: {err.strerror}"
-        ) from err
+        raise Unreachable(f"the jobs recorded in {job_index.index_file_path()} cannot be read: {err.strerror}") from err
     roots = dict.fromkeys(str(row["root"]) for row in rows if row.get("root"))
     if not roots:
         raise Unreachable(
-            f"no job is noted in {job_index.index_file_path()}",
+            f"no job is recorded in {job_index.index_file_path()}",
             hint="hyperpod-kit job goodput --root DIR, for each root",
         )
     return list(roots)
@@ -362,7 +360,7 @@ def tables(named: Sequence[str], account_root: RootAccounting, problems: List[st
     if not groups_of_roots:
         reasons = list(problems)
         if not named:
-            reasons.insert(0, f"no job is noted in {job_index.index_file_path()}")
+            reasons.insert(0, f"no job is recorded in {job_index.index_file_path()}")
         raise Unreachable("; ".join(reasons), hint="hyperpod-kit job goodput --root DIR, for each root")
     return together(groups_of_roots)
 
@@ -386,10 +384,10 @@ def _noted(problems: List[str]) -> Iterator[Tuple[int, str]]:
         except (NotADirectoryError, PermissionError):
             continue  # the user has no home directory, as users of the system
         except (HyperpodKitError, OSError) as err:
-            problems.append(f"the jobs that are noted in {file} are not counted: {err}")
+            problems.append(f"the jobs recorded in {file} are not counted: {err}")
             continue
         if len(roots) > MOST_ROOTS:
-            problems.append(f"{file} notes {len(roots):,} roots, of which the newest {MOST_ROOTS:,} are counted")
+            problems.append(f"{file} notes {len(roots):,} roots; only the newest {MOST_ROOTS:,} are counted")
         yield from ((uid, root) for root in roots[:MOST_ROOTS])
 
 

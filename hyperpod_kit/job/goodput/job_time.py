@@ -535,7 +535,7 @@ def _caveats_of_runs(runs: Sequence[RunLog]) -> Tuple[str, ...]:
     """Return a sentence for each thing that the rows of the runs do not contain."""
     caveats = []
     if any(run.row is None or not run.row.queued for run in runs):
-        caveats.append("how long it waited in the queue is not known")
+        caveats.append("its time in the queue is unknown")
     if any(run.row is None or run.row.gpus is None for run in runs):
-        caveats.append("how many GPUs it held is not known")
+        caveats.append("its number of GPUs is unknown")
     return tuple(caveats)

@@ -49,8 +49,8 @@ def waterfall_and_gantt_html(job_time: JobTime) -> str:
         return ""
     begin = clock.strftime("%Y-%m-%d %H:%MZ", clock.gmtime(job_time.pieces[0].start))
     return (
-        f"<h3>What the time went into</h3>\n{waterfall(table)}\n"
-        f"<h3>What each node did, from {html.escape(begin)} on</h3>\n{gantt(job_time)}"
+        f"<h3>How the time was spent</h3>\n{waterfall(table)}\n<h3>Attempts by node, from {html.escape(begin)} "
+        f"on</h3>\n{gantt(job_time)}"
     )
 
 
@@ -71,7 +71,7 @@ def waterfall(table: TimeTable) -> str:
             f'<text x="{WIDTH - RIGHT_MARGIN + 8}" y="{y + 15}">{share:.1f} %, {describe_duration(seconds)}</text>'
         )
         passed += seconds
-    return _svg(len(causes) * ROW, "what the time went into", marks)
+    return _svg(len(causes) * ROW, "how the time was spent", marks)
 
 
 def gantt(time: JobTime) -> str:

@@ -27,9 +27,9 @@ CURES: Dict[TimeCause, str] = {
     TimeCause.TWICE: "save more often: `every=` of Manager, and `storage_every=` where hosts are lost",
     TimeCause.RESTORE: "restore from memory: keep the job in its allocation, with spare nodes (`--nodes`)",
     TimeCause.SAVES: "`Manager(overlap=True)`, or save less often",
-    TimeCause.DATA: "more workers of the loader: `hyperpod-kit data bench`",
+    TimeCause.DATA: "more loader workers: `hyperpod-kit data bench`",
     TimeCause.HANG: "a tighter `--stall`; find the rank in the line of the attempt",
-    TimeCause.BACK_OFF: "the first retry comes at once; look for what fails again and again",
+    TimeCause.BACK_OFF: "the first retry comes at once; find the cause of the repeated failures",
     TimeCause.NODES: "ask for a spare node: `job run --nodes N`",
     TimeCause.CLOSE: "the last save waits for storage: `hyperpod-kit storage plan`",
 }
@@ -71,10 +71,10 @@ def goodput_sentence(job_time: JobTime, table: TimeTable) -> str:
         until = "its end"
     denominator = f"{_UNITS[job_time.unit][:-1].replace('-hour', '')} time that it held"
     if table.goodput is None:
-        return f"goodput is not known, {describe_duration(table.total_seconds)} from its submission to {until}"
+        return f"goodput is unknown, {describe_duration(table.total_seconds)} from its submission to {until}"
     least = ""
     if table.unknown_gpu_share >= 0.0005:
-        least = f"at least ({table.unknown_gpu_share:.1%} of it is not known) "
+        least = f"at least ({table.unknown_gpu_share:.1%} of it is unknown) "
     span = f"{describe_duration(table.total_seconds)} from its submission to {until}"
     return f"goodput {least}{table.goodput:.1%} of the {denominator}, {span}"
 

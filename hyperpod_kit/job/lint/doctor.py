@@ -67,8 +67,8 @@ def not_printed(facts: SlurmFacts) -> Iterator[DoctorFinding]:
         yield DoctorFinding(
             "S015",
             "warning",
-            f"not judged: Slurm {number} prints {names} in no form known here",
-            hint=f"look yourself: grep -iE '^({'|'.join(facts.untold)})' /opt/slurm/etc/slurm.conf",
+            f"not judged: Slurm {number} prints {names} in a form that this version cannot read",
+            hint=f"check by hand: grep -iE '^({'|'.join(facts.untold)})' /opt/slurm/etc/slurm.conf",
         )
 
 
@@ -78,15 +78,15 @@ def find_missing_auto_resume_option(facts: SlurmFacts) -> Iterator[DoctorFinding
         yield DoctorFinding(
             "S001",
             "error",
-            f"the plugin is in plugstack.conf and this Slurm does not load it: {facts.plugin_error}: --auto-resume is "
-            "unknown, and a bare srun is not told where to resume",
-            hint="on this node: sudo hyperpod-kit node slurm --mend, which builds it for the Slurm that is here",
+            f"the plugin is in plugstack.conf, but this Slurm does not load it: {facts.plugin_error}: --auto-resume "
+            "is unknown, and a bare srun gets no checkpoint to resume from",
+            hint="on this node: sudo hyperpod-kit node slurm --mend, which builds it for this node's Slurm",
         )
     elif facts.option is False:
         yield DoctorFinding(
             "S001",
             "warning",
-            "sbatch does not know --auto-resume: the plugin is not in plugstack.conf",
+            "sbatch has no option --auto-resume: the plugin is not in plugstack.conf",
             hint="`hyperpod-kit job submit` takes the same line; the plugin: `hyperpod-kit node apply`",
         )
 
@@ -118,7 +118,7 @@ def find_wrong_prolog_flags(facts: SlurmFacts) -> Iterator[DoctorFinding]:
         yield DoctorFinding(
             "S003",
             "error",
-            "PrologFlags lacks Alloc: nodes that run no first step are not looked at",
+            "PrologFlags lacks Alloc: nodes on which no first step runs are not checked",
             f"PrologFlags={_setting_with_word_appended(facts, 'prologflags', 'Alloc')}",
         )
 
@@ -129,7 +129,7 @@ def find_missing_epilog_flush(facts: SlurmFacts) -> Iterator[DoctorFinding]:
         yield DoctorFinding(
             "S004",
             "error",
-            f"Epilog {facts.hooks['epilog']}: what a dead job left in shared memory is lost",
+            f"Epilog {facts.hooks['epilog']}: the captures of a dead job in shared memory are lost",
             f"Epilog={HOOKS}/epilog.sh",
         )
 
@@ -141,8 +141,8 @@ def find_private_tmpfs_of_jobs(facts: SlurmFacts) -> Iterator[DoctorFinding]:
             yield DoctorFinding(
                 "S017",
                 "warning",
-                f"{name} is {facts.config[key]}: where it gives jobs a /dev/shm of their own, what they captured there "
-                "goes with the job, before any Epilog",
+                f"{name} is {facts.config[key]}: if it gives jobs a private /dev/shm, their captures there are lost "
+                "with the job, before any Epilog runs",
                 hint="leave /dev/shm out of Dirs= in job_container.conf (namespace.yaml)",
             )
 
@@ -152,7 +152,7 @@ def hooks_without_deadline(facts: SlurmFacts) -> Iterator[DoctorFinding]:
     for key in hook_timeout_setting_names(facts.config):
         if key in facts.config and _seconds(facts.config[key]) in (None, 65534):
             name = key.replace("prolog", "Prolog").replace("epilog", "Epilog").replace("timeout", "Timeout")
-            yield DoctorFinding("S006", "error", f"{name} is unlimited: a hook that hangs holds slurmd", f"{name}=60")
+            yield DoctorFinding("S006", "error", f"{name} is unlimited: a hook that hangs blocks slurmd", f"{name}=60")
 
 
 def find_exit_86_not_held(facts: SlurmFacts) -> Iterator[DoctorFinding]:
@@ -164,7 +164,7 @@ def find_exit_86_not_held(facts: SlurmFacts) -> Iterator[DoctorFinding]:
         yield DoctorFinding(
             "S007",
             "warning",
-            "RequeueExitHold lacks 86: a job that gave up ends instead of being held",
+            "RequeueExitHold lacks 86: a job that gave up ends and is not held",
             f"RequeueExitHold={','.join([*configured_codes, '86'])}",
         )
 
@@ -175,7 +175,7 @@ def find_endless_requeue_exit(facts: SlurmFacts) -> Iterator[DoctorFinding]:
         yield DoctorFinding(
             "S008",
             "error",
-            f"RequeueExit is {facts.config['requeueexit']}: such a job is requeued without end",
+            f"RequeueExit is {facts.config['requeueexit']}: such a job is requeued endlessly",
             hint="take RequeueExit out of slurm.conf",
         )
 
@@ -203,7 +203,7 @@ def unbounded_requeue(facts: SlurmFacts) -> Iterator[DoctorFinding]:
         yield DoctorFinding(
             "S010",
             "warning",
-            "MaxBatchRequeue is not set: launch failures are requeued without end",
+            "MaxBatchRequeue is not set: launch failures are requeued endlessly",
             "MaxBatchRequeue=10",
         )
 
@@ -284,15 +284,15 @@ def find_kit_task_prolog_set(facts: SlurmFacts) -> Iterator[DoctorFinding]:
         yield DoctorFinding(
             "S016",
             "error",
-            f"TaskProlog is {kit_task_prologs[0]}: pyxis runs it inside of the container, where it may "
-            "not be, and so ends every task with --container-image, of every user",
+            f"TaskProlog is {kit_task_prologs[0]}: pyxis runs it inside the container, where it may not exist, so "
+            "every task with --container-image fails, for every user",
             hint=hint,
         )
     elif kit_task_prologs:
         yield DoctorFinding(
             "S016",
             "warning",
-            f"TaskProlog is {kit_task_prologs[0]}: once there is pyxis, it may end every task in a container",
+            f"TaskProlog is {kit_task_prologs[0]}: once pyxis is installed, every task in a container may fail",
             hint=hint,
         )
 
@@ -314,8 +314,9 @@ def few_descriptors(facts: SlurmFacts) -> Iterator[DoctorFinding]:
         yield DoctorFinding(
             "S019",
             "warning",
-            f"a process may open {facts.descriptors} descriptors here (hard limit): the agent of rank 0 needs one for "
-            f"each other rank, {needed} for {RANKS} ranks on each of {facts.nodes} nodes, or such a job does not start",
+            f"a process on this node may open {facts.descriptors} descriptors (hard limit): the agent of rank 0 needs "
+            f"one for each other rank, {needed} for {RANKS} ranks on each of {facts.nodes} nodes; otherwise such a "
+            "job does not start",
             hint=f"LimitNOFILE={max(65536, needed)} in slurmd's unit on each node; there: prlimit --nofile -p "
             "$(pgrep -o slurmd)",
         )

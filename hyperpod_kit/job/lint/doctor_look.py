@@ -150,7 +150,7 @@ def hook_problem(configured: List[str], name: str, hook_directory: str) -> str:
     if kit_hook_path not in configured:
         return f"is {', '.join(configured)}"
     if not os.path.isfile(kit_hook_path):
-        return f"{kit_hook_path} is not there"
+        return f"{kit_hook_path} does not exist"
     if not os.access(kit_hook_path, os.X_OK):
         return f"{kit_hook_path} is not executable"
     return ""

@@ -92,7 +92,7 @@ def _find_wrong_save_intervals(manager_call: ManagerCall) -> Iterator[LintFindin
             "J031",
             "warning",
             f"storage_every={storage_every} is no multiple of every={every}: saves for storage come between those for "
-            "memory, so training waits for more of them than it must",
+            "memory, so training waits for more saves than necessary",
             f"storage_every={max(1, storage_every // every) * every}",
         )
 
@@ -104,7 +104,7 @@ def _slots(made: ManagerCall) -> Iterator[LintFinding]:
             "J032",
             "warning",
             f"slots={slots} with storage_every: while a save is being written to storage, those for memory are skipped",
-            f"Leave slots away: it is {_SLOTS} then, which takes {_SLOTS} times a rank's state of /dev/shm",
+            f"Leave out slots: the default is then {_SLOTS}, which takes {_SLOTS} times a rank's state of /dev/shm",
         )
 
 
@@ -115,9 +115,9 @@ def _partners(made: ManagerCall, script: Script) -> Iterator[LintFinding]:
         yield made.finding(
             "J033",
             "warning",
-            "partners=True on one node: there is no other node to hold copies, so its loss costs all that is not on "
-            "storage",
-            "Use two nodes or more, or leave partners away",
+            "partners=True on one node: no other node can hold copies, so the loss of the node loses everything that "
+            "is not on storage",
+            "Use two nodes or more, or leave out partners",
         )
 
 

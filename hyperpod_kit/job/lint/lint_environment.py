@@ -105,7 +105,7 @@ def _foreign_environment(command: Command, place: str, directory: str) -> LintFi
         "J034",
         "warning",
         command.line,
-        f"{place} is not the training environment of the configuration: a new node may not have it",
+        f"{place} is not the configured training environment: a new node may not have it",
         _remedy(directory),
     )
 
@@ -115,7 +115,7 @@ def _foreign_python(command: Command, program: str, directory: str) -> LintFindi
         "J035",
         "warning",
         command.line,
-        f"the ranks run {program}, which is not of the training environment {directory}",
+        f"the ranks run {program}, which is not in the training environment {directory}",
         _remedy(directory),
     )
 
@@ -125,6 +125,6 @@ def _link_in_use(command: Command, directory: str) -> LintFinding:
         "J036",
         "warning",
         command.line,
-        f"a program of {directory} by the link's name: ranks that start again get another version once the link moves",
-        f"{_remedy(directory)}, which keeps the version that the job began with",
+        f"a program of {directory} by the link's name: restarted ranks get another version once the link moves",
+        f"{_remedy(directory)}, which keeps the version with which the job began",
     )

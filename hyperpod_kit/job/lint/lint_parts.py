@@ -46,9 +46,9 @@ def tasks_share_a_root(script: Script) -> Iterator[LintFinding]:
                 "J020",
                 "error",
                 command.line,
-                f"every task of --array={option.value} gets the checkpoint root {root_path}: the first to start "
-                "has it, all others are refused",
-                "End it in the task's number: --checkpoint-root …/run-$SLURM_ARRAY_TASK_ID",
+                f"every task of --array={option.value} gets the checkpoint root {root_path}: the first task to start "
+                "owns it, and all others are refused",
+                "End it with the task's number: --checkpoint-root …/run-$SLURM_ARRAY_TASK_ID",
             )
 
 
@@ -83,9 +83,9 @@ def tasks_share_a_log(script: Script) -> Iterator[LintFinding]:
                 "J022",
                 "warning",
                 option.line,
-                f"{option.name}={option.value}: %j is a number of the task's own, which squeue and `job "
-                "status` do not show, and which comes again when slurmctld has lost its state: the log of "
-                "another job is then appended to",
+                f"{option.name}={option.value}: %j is a separate number per task, which squeue and `job status` do "
+                "not show, and which is reused after slurmctld has lost its state: the output is then appended to "
+                "the log of another job",
                 f"Use {option.name}=%x-%A_%a.out",
             )
 
@@ -100,8 +100,8 @@ def find_spare_nodes_of_het_job(script: Script) -> Iterator[LintFinding]:
                 "J023",
                 "error",
                 command.line,
-                "--nodes asks for spare nodes, which a heterogeneous job does not have: `job run` refuses it",
-                "Leave --nodes away, or submit one job whose nodes are alike",
+                "--nodes requests spare nodes, which a heterogeneous job does not have: `job run` refuses it",
+                "Leave out --nodes, or submit a homogeneous job",
             )
 
 
@@ -113,8 +113,8 @@ def local_directory(script: Script) -> Iterator[LintFinding]:
             "J024",
             "error",
             option.line,
-            f"--chdir={option.value} is on one machine: on a node without it the job FAILS with exit code "
-            "0:53 before its first line, and writes no log",
+            f"--chdir={option.value} is local to one machine: on a node without it the job FAILS with exit code 0:53 "
+            "before its first line, and writes no log",
             "Use a directory that all nodes share",
         )
     for log in (script.option("--output"), script.option("--error")):
@@ -136,10 +136,10 @@ def find_expedited_requeue(script: Script) -> Iterator[LintFinding]:
             "J026",
             "warning",
             option.line,
-            "--requeue=expedite: sbatch refuses it before Slurm 25.11 and without SlurmctldParameters="
-            "enable_expedited_requeue; with it, a job that ends with another code than 0 is held, also where the sweep "
-            "would have queued it again",
-            "Use --requeue: `job run` queues the job again by itself",
+            "--requeue=expedite: sbatch refuses it before Slurm 25.11 and without "
+            "SlurmctldParameters=enable_expedited_requeue; with it, a job that ends with a nonzero code is held, "
+            "even if the sweep would have requeued it",
+            "Use --requeue: `job run` requeues the job itself",
         )
 
 

@@ -55,7 +55,7 @@ def _find_problems_of_job_run(command: Command) -> Iterator[LintFinding]:
             "J018",
             "warning",
             command.line,
-            f"{scripts[0]}: a container begins in the image's directory or $HOME",
+            f"{scripts[0]}: a container starts in the image's directory or $HOME",
             "--container-workdir=DIR, below a mount, or an absolute path",
         )
     if "ipc" in inside.unshare:
@@ -63,8 +63,8 @@ def _find_problems_of_job_run(command: Command) -> Iterator[LintFinding]:
             "J019",
             "warning",
             command.line,
-            "--container-unshare=ipc: what is captured in memory goes with the container",
-            "Leave it out: resume from memory needs the node's own /dev/shm",
+            "--container-unshare=ipc: captures in memory are lost with the container",
+            "Leave it out: to resume from memory, the job needs the node's own /dev/shm",
         )
 
 
@@ -160,7 +160,7 @@ def misplaced_options(script: Script) -> Iterator[LintFinding]:
             "J002",
             "error",
             line,
-            "sbatch reads no #SBATCH line behind the first command",
+            "sbatch reads no #SBATCH line after the first command",
             "Move it above the first command",
         )
 
@@ -172,7 +172,7 @@ def find_job_run_without_auto_resume(script: Script) -> Iterator[LintFinding]:
             "J003",
             "warning",
             _runs(script)[0].line,
-            "auto-resume is not asked for: one try and no more",
+            "auto-resume is off: the job is tried once only",
             "Add #SBATCH --auto-resume=1, or give it to sbatch",
         )
 
@@ -202,7 +202,7 @@ def bare_srun_without_root(script: Script) -> Iterator[LintFinding]:
             "J005",
             "error",
             _bare_sruns(script)[0].line,
-            f"{HPK_CHECKPOINT_ROOT} is not set: the ranks of this srun are told no checkpoint",
+            f"{HPK_CHECKPOINT_ROOT} is not set: the ranks of this srun get no checkpoint",
             f"export {HPK_CHECKPOINT_ROOT}=DIR, or use hyperpod-kit job run",
         )
 
@@ -231,7 +231,8 @@ def find_no_requeue_option(script: Script) -> Iterator[LintFinding]:
             "J007",
             "error",
             option.line,
-            "--no-requeue: a job that has lost a node cannot go on, nor one with GRES whose node HyperPod replaces",
+            "--no-requeue: the job cannot continue after it has lost a node, nor, with GRES, after HyperPod has "
+            "replaced one of its nodes",
             "Use --requeue",
         )
 
@@ -260,7 +261,8 @@ def find_too_short_time_limit(script: Script) -> Iterator[LintFinding]:
             "J009",
             "warning",
             option.line,
-            f"a limit of {limit:g} min is over before a node is replaced (20 to 30 min) and the checkpoint is loaded",
+            f"a limit of {limit:g} min ends the job before a node is replaced (20 to 30 min) and the checkpoint is "
+            "loaded",
             f"Use --time={REPLACEMENT_MINUTES:g} or more",
         )
 
@@ -293,7 +295,7 @@ def find_missing_or_wrong_signal_option(script: Script) -> Iterator[LintFinding]
             "J010",
             "warning",
             option.line,
-            f"{match.group(3)} s may be too short: Slurm is up to 60 s off",
+            f"{match.group(3)} s may be too short: Slurm's timing is off by up to 60 s",
             "Use --signal=B:USR1@120",
         )
 
@@ -312,8 +314,8 @@ def rendezvous_outside(script: Script) -> Iterator[LintFinding]:
                 "J011",
                 "error",
                 command.line,
-                f"{match.group(1)} is computed outside of the step, which may be retried on other nodes",
-                "Compute it inside of the step, from SLURM_STEP_NODELIST",
+                f"{match.group(1)} is computed outside the step, which may be retried on other nodes",
+                "Compute it inside the step, from SLURM_STEP_NODELIST",
             )
 
 
@@ -329,7 +331,7 @@ def local_root(script: Script) -> Iterator[LintFinding]:
                 "J012",
                 "error",
                 command.line,
-                f"{root_path} is on the node itself: another node does not see it, a replaced one has lost it",
+                f"{root_path} is local to the node: other nodes cannot read it, and a replaced node has lost it",
                 "Use a shared file system, such as /fsx",
             )
 
@@ -344,7 +346,7 @@ def lost_exit_code(script: Script) -> Iterator[LintFinding]:
                 "J013",
                 "error",
                 command.line,
-                "the exit code of `job run` ends in the pipe: a job that gave up would not be held",
+                "the exit code of `job run` is lost in the pipe: a job that gave up would not be held",
                 "set -o pipefail, or #SBATCH --output=FILE",
             )
         elif re.search(r"\|\||;\s*\S|&\s*$", command.text_without_quoted_parts):
@@ -352,7 +354,7 @@ def lost_exit_code(script: Script) -> Iterator[LintFinding]:
                 "J013",
                 "error",
                 command.line,
-                "something behind `job run` replaces its exit code: a job that gave up would not be held",
+                "a command after `job run` replaces its exit code: a job that gave up would not be held",
                 "Let `exec hyperpod-kit job run …` be the last command",
             )
         elif not last and not re.search(r"set\s+-\S*e", script.text):
@@ -373,7 +375,7 @@ def find_job_run_without_exec(script: Script) -> Iterator[LintFinding]:
                 "J014",
                 "warning",
                 command.line,
-                "a shell stands between Slurm and `job run`: USR1 ends the shell instead of saving",
+                "a shell runs between Slurm and `job run`: USR1 ends the shell instead of causing a save",
                 "exec hyperpod-kit job run …",
             )
 
@@ -386,7 +388,7 @@ def find_auto_resume_on_srun(script: Script) -> Iterator[LintFinding]:
                 "J015",
                 "warning",
                 command.line,
-                "--auto-resume on srun is HyperPod's own option: Slurm without a plugin refuses it",
+                "--auto-resume on srun is HyperPod's own option: Slurm without the plugin refuses it",
                 "Give it to sbatch; `hyperpod-kit job run` adds it where it exists",
             )
 

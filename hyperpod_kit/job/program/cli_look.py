@@ -90,9 +90,7 @@ def _print_status_and_write_files(args: argparse.Namespace, job: str, root: str)
         return 0
     page = "".join(f"{path} written\n" for path in written)
     if not rows:
-        terminal.print_stdout(
-            "\n".join([f"no `job run` has kept records in {state}", *sentences]) + f"\n{page}", end=""
-        )
+        terminal.print_stdout("\n".join([f"{state} has no records of `job run`", *sentences]) + f"\n{page}", end="")
         return 0
     terminal.print_stdout(attempt_table.table(attempts, sums, [*spent, *sentences], now) + page, end="")
     return 0
@@ -107,7 +105,7 @@ def _job_and_root(job: str, root: str) -> Tuple[str, str]:
     if not root and job:
         raise _not_noted(job)
     if not root:
-        raise UsageError("neither a job nor a root", hint="hyperpod-kit job status JOB --root DIR")
+        raise UsageError("no job and no root given", hint="hyperpod-kit job status JOB --root DIR")
     return job, root
 
 
@@ -148,7 +146,7 @@ def _account_time_per_job(
     try:
         runs = root_time.runs_of(state, rows)
     except OSError as err:
-        raise Unreachable(f"cannot read how the jobs of {state} spent their time: {err}") from err
+        raise Unreachable(f"cannot read the time records of the jobs in {state}: {err}") from err
     rank_at_hand.append_current_rows_of_local_ranks(runs, state, now)
     if job:
         jobs = [job]
@@ -194,7 +192,7 @@ def _not_noted(job: str) -> Absent:
         else:
             shown = " and ".join(tasks)
         return Absent(
-            f"job {job} is an array, and each task has a root of its own: {shown} are noted here",
+            f"job {job} is an array, and each task has a root of its own: {shown} are recorded on this machine",
             hint=f"hyperpod-kit job status {tasks[0]}",
         )
     host = ""
@@ -204,9 +202,9 @@ def _not_noted(job: str) -> Absent:
     if host:
         batch_script_node += f" ({host})"
     return Absent(
-        f"the checkpoint root of job {job} is not noted in {job_index.index_file_path()}: `job run` notes it in the "
-        f"home of {batch_script_node}, of the job's owner",
-        hint=f"hyperpod-kit job status {job} --root DIR, or ask there",
+        f"the checkpoint root of job {job} is not recorded in {job_index.index_file_path()}: `job run` records it in "
+        f"the home of the job's owner on {batch_script_node}",
+        hint=f"hyperpod-kit job status {job} --root DIR, or run the command there",
     )
 
 
@@ -253,7 +251,7 @@ def _training_environment(config: Optional[str]) -> str:
         return lint_environment.environment_directory(text, _MOST_SOURCE)
     except ValueError as err:
         raise UsageError(
-            f"{config or lint_environment.NODE_CONFIG} is no configuration in JSON: {err}",
+            f"{config or lint_environment.NODE_CONFIG} is not a configuration in JSON: {err}",
             hint="hyperpod-kit render --output DIR writes one: DIR/node_config.json",
         ) from err
 
@@ -309,7 +307,7 @@ def sweep_command(args: argparse.Namespace) -> int:
         if args.json:
             terminal.print_json(document("job sweep", {"jobs": []}), indent=2)
         else:
-            terminal.print_stdout(f"this is done on {other}, the first of the controllers that answers")
+            terminal.print_stdout(f"the sweep runs on {other}, the first controller that answers")
         return 0
     try:
         job_records = jobs(runner)
@@ -531,7 +529,7 @@ def confirm_cancels(runner: Runner, cancelled: Sequence[CancelledInHang]) -> Tup
     not known. The others stay cancelled."""
     if not cancelled:
         return [], []
-    log, problem = "", "slurmctld's log does not say by whom"
+    log, problem = "", "slurmctld's log does not show by whom"
     try:
         log = cancel_requests.read_log_tail(runner)
     except (RunError, Unreachable) as err:

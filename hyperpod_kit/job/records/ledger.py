@@ -92,7 +92,9 @@ class Ledger:
             finally:
                 os.close(fd)
         except OSError as err:
-            raise JobError(f"cannot write {self.path}: {err}", hint="is the file system full or read-only?") from err
+            raise JobError(
+                f"cannot write {self.path}: {err}", hint=("check whether the file system is full or read-only")
+            ) from err
 
 
 _APPEND = os.O_RDWR | os.O_CREAT | os.O_APPEND

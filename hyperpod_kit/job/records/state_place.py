@@ -51,7 +51,7 @@ def chosen(root: str, user_directory: str, env: Mapping[str, str]) -> str:
     """
     if can_root_hold_records(root):
         if user_directory:
-            raise JobError(f"{root} holds the records of its jobs itself", hint="leave --state away")
+            raise JobError(f"{root} keeps the records of its jobs itself", hint="leave out --state")
         return os.path.join(root, RECORDS_DIRECTORY)
     slug = re.sub(r"[^A-Za-z0-9]+", "-", root.partition("://")[2] or root).strip("-")[-40:]
     folder_name = f"{slug}-{hashlib.sha256(root.encode()).hexdigest()[:10]}"
@@ -66,7 +66,7 @@ def chosen(root: str, user_directory: str, env: Mapping[str, str]) -> str:
         candidates.append(f"{path} ({kind or 'unknown'})")
     raise JobError(
         f"{root} cannot hold the records of its jobs, which need a directory that all nodes share: none of "
-        f"{', '.join(candidates) or 'HOME, SLURM_SUBMIT_DIR'} is known to be one",
+        f"{', '.join(candidates) or 'HOME, SLURM_SUBMIT_DIR'} is known to be shared",
         hint="--state /fsx/$USER",
     )
 
@@ -117,15 +117,15 @@ def state_directory_of_root(root: str) -> str:
     try:
         return _read_recorded_state_directory(open_store(root))
     except FileNotFoundError:
-        raise NoRecords(f"no job has ever kept records of {root}: {root}/{STATE_POINTER} is not there") from None
+        raise NoRecords(f"no job has ever kept records of {root}: no such file: {root}/{STATE_POINTER}") from None
 
 
 def require_root(root: str) -> None:
     """Raise Absent when a root that is a directory is not there: nothing is known then of the jobs on it."""
     if is_path(root) and not os.path.isdir(root):
         raise Absent(
-            f"{root} is not there: nothing is known of the jobs on it",
-            hint=f"is its file system mounted here? findmnt --target {root}",
+            f"no such directory: {root}; the jobs on it are unknown",
+            hint=f"check that its file system is mounted: findmnt --target {root}",
         )
 
 
@@ -136,12 +136,12 @@ def require(root: str, state: str) -> None:
     """
     os.stat(state)
     if not can_root_hold_records(root) and not open_store(root).exists(STATE_POINTER):
-        raise FileNotFoundError(f"{root}/{STATE_POINTER} is not there")
+        raise FileNotFoundError(f"no such file: {root}/{STATE_POINTER}")
 
 
 def _read_recorded_state_directory(store: Store) -> str:
     body = manifest.parse_sealed_json(store.read(STATE_POINTER, _LARGEST), STATE_POINTER)
     named = body.get("state")
     if body.get("format") != FORMAT or not isinstance(named, str) or not os.path.isabs(named) or "\0" in named:
-        raise CheckpointError(f"{store.url}/{STATE_POINTER} is no word of where the records are")
+        raise CheckpointError(f"{store.url}/{STATE_POINTER} does not name the place of the records")
     return os.path.normpath(named)

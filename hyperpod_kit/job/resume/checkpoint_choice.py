@@ -28,8 +28,8 @@ KINDS = (KIT_KIND, "dcp", "megatron", "deepspeed", "huggingface", "lightning")
 
 PROVEN = {
     "crc": "every CRC-32 fits",
-    "complete": "all its files are there, their bytes are not proven",
-    "marker": "the framework says that the save ended, nothing else is proven",
+    "complete": "all its files exist, but their bytes are not proven",
+    "marker": "the framework recorded the end of the save, and nothing else is proven",
 }
 
 
@@ -75,7 +75,7 @@ class Choice(NamedTuple):
         """Return a sentence that says what is resumed, and what was passed over."""
         passed = "".join(f"; passed over {name}: {reason}" for name, reason in self.rejected)
         if self.source == NONE:
-            return "starts at step 0: nothing was ever committed"
+            return "starts at step 0: no checkpoint was ever committed"
         source = self.source
         if self.proof:
             source += f" ({self.kind}, {PROVEN[self.proof]})"

@@ -63,7 +63,7 @@ def environment_of_current_launch(env: Mapping[str, str]) -> Dict[str, str]:
         return dict(env)
     root, state, attempt = env[HPK_CHECKPOINT_ROOT], env[HPK_STATE], env[HPK_ATTEMPT]
     passed = {name: "passed over by `job run`" for name in env.get(HPK_PASSED_OVER, "").split()}
-    unreadable = {name: "storage did not give it up" for name in env.get(HPK_UNREADABLE, "").split()}
+    unreadable = {name: "it could not be read from storage" for name in env.get(HPK_UNREADABLE, "").split()}
 
     def decide() -> shared_decision.Record:
         if not _launched_before(state, attempt):
@@ -75,7 +75,7 @@ def environment_of_current_launch(env: Mapping[str, str]) -> Dict[str, str]:
     record = shared_decision.read_or_make_shared_record(state, name, decide, patience=PATIENCE, head_start=PATIENCE)
     wrong = shared_decision.problem(record)
     if wrong:
-        raise JobError(f"the record of this launch is not to be trusted: {wrong}")
+        raise JobError(f"the record of this launch cannot be trusted: {wrong}")
     if record["from"] is None:
         raise NoValidCheckpoint(
             root, [(rejection["attempt"], rejection["why"]) for rejection in record.get("rejected") or []]

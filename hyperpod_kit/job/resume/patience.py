@@ -105,7 +105,7 @@ class Patience:
 
         def pause(seconds: float) -> None:
             self._signals.pause_until_stop_or_warning(seconds)
-            self._heed("waiting for what nodes bring from memory to storage")
+            self._heed("waiting for nodes to flush captures from memory to storage")
 
         try:
             notes = unfinished_flushes.make_note_reader(self._options.root)
@@ -154,8 +154,8 @@ class Patience:
                     registered_by = now + REGISTERED_WITHIN
                     self._report(
                         "controller",
-                        f"slurmctld was started just now and has not heard of {len(nodes.unheard)} nodes yet, such as "
-                        f"{nodes.unheard[0]}; waiting, {REGISTERED_WITHIN:g} s at most",
+                        f"slurmctld has just started, and {len(nodes.unheard)} nodes, such as {nodes.unheard[0]}, "
+                        f"have not registered yet; waiting, {REGISTERED_WITHIN:g} s at most",
                         nodes=list(nodes.unheard),
                     )
                 if now >= registered_by:

@@ -69,7 +69,7 @@ def _prove(root: str, name: str, proven: ProvenFiles, *, as_json: bool) -> None:
             )
         )
         return
-    reading = "no file had to be read"
+    reading = "no file needed to be read"
     if unproven_files:
         reading = f"{len(unproven_files)} files, {size / 1e9:.2f} GB, read in {seconds:.1f} s"
     proof_text = checkpoint_choice.PROVEN[proof]
@@ -85,7 +85,7 @@ def _candidate_of_name(root: str, name: str) -> ForeignCandidate:
     message = f"{root} has no checkpoint of another framework"
     if name:
         message += f" that is called {name}"
-    hint = f"of our own: hyperpod-kit checkpoint verify {root}"
+    hint = f"for a checkpoint of hyperpod-kit: hyperpod-kit checkpoint verify {root}"
     if foreign_candidates:
         hint = f"it has {foreign_candidates[0].name}"
     raise NoSuchCheckpoint(message, hint=hint)

@@ -73,7 +73,7 @@ class ProvingStep:
                 yield file_proof
         summary = f"{proof_count} of {len(unproven_file_sizes)} files in {time.monotonic() - start_time:.1f} s"
         if proof_count != len(unproven_file_sizes):
-            summary += "; the others are read here"
+            summary += "; this node reads the others"
         self._report(
             "proven",
             summary,

@@ -96,7 +96,7 @@ class Resumption:
             return None
         message = f"{last.error}: {last.why}"
         if last.error == NotEnoughSharedMemory.__name__:
-            return GaveUp(message, hint="what to type is in the rank's own error, above")
+            return GaveUp(message, hint="see the hint in the rank's own error above")
         cause = NoValidCheckpoint(self._options.root, last.rejected)
         error = GaveUp(message, hint=cause.hint)
         error.__cause__ = cause

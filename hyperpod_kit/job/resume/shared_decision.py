@@ -84,7 +84,7 @@ def read_or_make_shared_record(
             seconds=patience,
         )
     if record is None:
-        raise JobError(f"{path} was begun and never finished")
+        raise JobError(f"{path} was started but never finished")
     return record
 
 
@@ -103,16 +103,16 @@ class _Owners:
     def raise_if_link_or_foreign_owner(self, path: str, file_status: os.stat_result) -> None:
         """Raise JobError for a link, and for a file of a user who is not trusted."""
         if stat.S_ISLNK(file_status.st_mode):
-            raise JobError(f"{path} is a link, expected a directory of ours", hint=f"ls -ld {path}")
+            raise JobError(f"{path} is a link, expected a directory of hyperpod-kit", hint=f"ls -ld {path}")
         if file_status.st_uid not in self._accepted_uids and not self._has_probed_owner:
             self._has_probed_owner = True
             with contextlib.suppress(OSError), tempfile.TemporaryFile(dir=self._directory) as file:
                 self._accepted_uids.add(os.fstat(file.fileno()).st_uid)
         if file_status.st_uid not in self._accepted_uids:
             raise JobError(
-                f"{path} belongs to uid {file_status.st_uid}, expected uid {os.geteuid()}: what it says would "
-                "become environment of this job's ranks",
-                hint=f"have it removed (ls -ld {path}), or give the job a checkpoint root of its own",
+                f"{path} belongs to uid {file_status.st_uid}, expected uid {os.geteuid()}: its content would become "
+                "the environment of this job's ranks",
+                hint=f"have it removed (ls -ld {path}), or give the job its own checkpoint root",
             )
 
 
@@ -156,20 +156,20 @@ def task_prolog_lines(record: Record, rank: str) -> List[str]:
     """
     wrong = problem(record)
     if wrong:
-        raise JobError(f"the decision of this launch is not to be trusted: {wrong}")
+        raise JobError(f"the decision of this launch cannot be trusted: {wrong}")
     if record.get("from") is None:
         reasons = "; ".join(f"{rejection['attempt']}: {rejection['why']}" for rejection in record.get("rejected") or [])
         return [
             f"print hyperpod-kit: NoValidCheckpoint: {clean_one_line(reasons, 4000)}",
-            "print hyperpod-kit: no task of this step starts; hyperpod-kit checkpoint repair ROOT --dry-run says what "
-            f"can be mended, and {HPK_FRESH}=1 begins anew at step 0",
+            "print hyperpod-kit: no task of this step starts; hyperpod-kit checkpoint repair ROOT --dry-run shows "
+            f"what can be repaired, and {HPK_FRESH}=1 starts again at step 0",
         ]
     rank_environment = checkpoint_choice.told_to_ranks(
         record["from"], record["step"], record.get("kind", checkpoint_choice.KIT_KIND)
     )
     lines = [f"export {name}={value}" for name, value in rank_environment.items()]
     if rank == "0" and record["from"] == checkpoint_choice.NONE:
-        lines.append("print hyperpod-kit: starts at step 0: nothing was ever committed")
+        lines.append("print hyperpod-kit: starts at step 0: no checkpoint was ever committed")
     elif rank == "0":
         lines.append(f"print hyperpod-kit: resumes from {record['from']}, step {record['step']}")
     return lines

@@ -153,7 +153,7 @@ def choose_after_flushes_end(
                 notes(stale)
             break
         if now - begin >= limit:
-            report_line(f"{words_of(going)}; not waiting any longer: {limit:g} s are over")
+            report_line(f"{words_of(going)}; continuing without them after {limit:g} s")
             if choice.source == checkpoint_choice.NONE:
                 raise NoValidCheckpoint(root, [("nothing yet", words_of(going))], hint=f"ls -l {root}/flushes")
             break
@@ -175,7 +175,7 @@ def words_of(going: List[Optional[FlushNote]]) -> str:
     """Return a sentence about the captures that are on their way to storage."""
     readable_notes = [note for note in going if note is not None]
     if not readable_notes:
-        return "a node still brings captures from memory to storage"
+        return "a node is still flushing captures from memory to storage"
     newest = max(readable_notes, key=lambda note: note.order)
     moved, size = sum(note.moved for note in readable_notes), sum(note.bytes for note in readable_notes)
     hosts = sorted({note.host for note in readable_notes})

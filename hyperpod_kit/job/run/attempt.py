@@ -151,10 +151,10 @@ class AttemptRunner:
         root = self._context.options.root
         if self.storage.is_replaced():
             raise GaveUp(
-                f"{root} is another directory than the one that this job began with: its records and checkpoints are "
-                "gone, and training would start from scratch",
-                hint=f"bring {root} back, then: scontrol release {self._context.job.id.slurm_id}; released without it, "
-                "the job starts at step 0",
+                f"{root} is not the directory with which this job began: its records and checkpoints are gone, and "
+                "training would start from scratch",
+                hint=f"restore {root}, then: scontrol release {self._context.job.id.slurm_id}; without the old "
+                "directory, the job starts at step 0",
             )
 
     def _prepare(self, number: int, lost: Sequence[str], previous: Optional[Outcome]) -> _Start:
@@ -164,7 +164,7 @@ class AttemptRunner:
             self._interruptions.raise_if_signalled("waiting for storage")
             self._refuse_replaced_root()
         if previous is not None and context.report.dead:
-            reason = "the job's log was on a mount that was lost: a new run gets a new one"
+            reason = "the job's log was on a mount that was lost: a new run gets a new log"
             raise RunHandedBack(OutcomeKind.NODE_LOST, reason)
         self._proving.nodes = context.job.nodes
         if previous is not None:
@@ -215,7 +215,9 @@ class AttemptRunner:
         """Leave what was committed and start at step 0 from now on. Raises JobError."""
         context = self._context
         begin_anew.record_fresh_start(context.options.root, context.ledger, context.job.id.slurm_id, error.message)
-        context.report("fresh", f"--fresh: begins anew at step 0, and leaves what was committed: {error.message}")
+        context.report(
+            "fresh", (f"--fresh: starts again at step 0, and ignores the committed checkpoints: {error.message}")
+        )
 
     def _refuse_start(self, rows: Sequence[Row], poison: Optional[PoisonCheckpoint], choice: Choice) -> None:
         """Raise GaveUp when the budget is spent or the checkpoint before a poisoned one ends in the same way."""
@@ -230,7 +232,7 @@ class AttemptRunner:
         context = self._context
         damaged = [name for name, _ in choice.rejected if poison is None or name != poison.name]
         for name, new_name in set_aside(context.options.root, damaged, now=time.time()):
-            message = f"{name} is damaged and is called {new_name} now"
+            message = f"{name} is damaged and was renamed to {new_name}"
             context.report("set_aside", message, attempt=name, now=new_name)
 
     def _record_start(self, start: _Start) -> bool:
@@ -350,7 +352,7 @@ def end_leftover_steps(context: RunContext, limit: float) -> List[str]:
     scheduler, job = context.scheduler, context.job
     remaining = scheduler.kill_ranks(job)
     if remaining:
-        message = f"Slurm still has {', '.join(remaining)}: ended, waiting {limit:g} s at most"
+        message = f"{', '.join(remaining)} still runs in Slurm: cancelled, waiting {limit:g} s at most"
         context.report("sweep", message, steps=remaining)
     while remaining and time.monotonic() < end:
         context.signals.pause_until_stop_or_warning(0.5)

@@ -116,9 +116,9 @@ class Beginning(NamedTuple):
             raise JobError(
                 f"cannot go back to {name}: {err}", hint=f"hyperpod-kit checkpoint ls {self.options.root}"
             ) from err
-        explanation = "this job went back to it before, and goes on from there"
+        explanation = "this job already went back to it, and resumes from the newest checkpoint since then"
         if done:
-            explanation = "what is newer is left for good"
+            explanation = "newer checkpoints are ignored for good"
         self.report("rewound", f"--from {name}: {explanation}", attempt=name, now=done)
 
     def read_auto_resume_and_retry_policy(
@@ -210,7 +210,7 @@ class Beginning(NamedTuple):
             first=None,
             reached=_last_step(attempt, records, note),
             begins=earliest(records),
-            note="its batch script was gone before it could say why",
+            note="the batch script was gone before it recorded a reason",
             **{"class": kind.value},
         )
 

@@ -148,14 +148,14 @@ def main(args: argparse.Namespace) -> int:
     # With an attempt, both were inherited from the job that submitted this one.
     if resume_from and not os.environ.get(HPK_ATTEMPT):
         raise UsageError(
-            f"{HPK_RESUME_FROM}={resume_from} is set, and `job run` tells the ranks where they begin",
+            f"{HPK_RESUME_FROM}={resume_from} is set, but `job run` chooses the checkpoint of the ranks",
             hint=f"unset {HPK_RESUME_FROM}; to go back to a checkpoint: hyperpod-kit job run --from ATTEMPT",
         )
     if args.local:
         return _run_on_this_machine(args)
     if os.environ.get("SLURM_JOB_ID") and shutil.which("squeue") is None:
         raise JobError(
-            "SLURM_JOB_ID is set, and there is no squeue in PATH: Slurm cannot be asked about this job",
+            "SLURM_JOB_ID is set, but squeue is not in PATH: Slurm cannot be queried about this job",
             hint="without Slurm: hyperpod-kit job run --local",
         )
     _import_supervisor_without_collections()
@@ -175,10 +175,10 @@ def _run_on_this_machine(args: argparse.Namespace) -> int:
     """Run the job without Slurm and return its exit code. Raises HyperpodKitError."""
     for flag, value in (("--nodes", args.nodes), ("--srun-args", args.srun_args)):
         if value:
-            raise UsageError(f"{flag} with --local: there is one machine, and no srun", hint=f"leave {flag} away")
+            raise UsageError(f"{flag} with --local: the job has one machine, and no srun", hint=f"leave {flag} away")
     if args.requeue_after_cancel:
         flag = "--requeue-after-cancel"
-        raise UsageError(f"{flag} with --local: there is no Slurm that cancels the job", hint=f"leave {flag} away")
+        raise UsageError(f"{flag} with --local: without Slurm, no user cancels the job", hint=f"leave {flag} away")
     _import_supervisor_without_collections()
     from hyperpod_kit.job.base.report import JobReport
     from hyperpod_kit.job.run.supervisor import JobSupervisor
@@ -238,7 +238,7 @@ def _uid_of_user(name: Optional[str]) -> Optional[int]:
         return pwd.getpwnam(name).pw_uid
     except KeyError:
         raise UsageError(
-            f"--requeue-after-cancel {name}: there is no such user here", hint="root, for HyperPod's hang rules"
+            f"--requeue-after-cancel {name}: this machine has no such user", hint="root, for HyperPod's hang rules"
         ) from None
 
 

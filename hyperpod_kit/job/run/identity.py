@@ -48,7 +48,7 @@ def components(job: JobEnvironment, srun_args: Sequence[str], nodes: int) -> Tup
         raise JobError(
             f"--nodes {nodes}: a heterogeneous job has no spare nodes, Slurm fixes the nodes of each of its "
             f"{len(job.groups)} components",
-            hint="leave --nodes away, or submit one job whose nodes are alike, with one node more",
+            hint="leave out --nodes, or submit a homogeneous job with one node more",
         )
     het_group_range = _last_het_group_range(srun_args)
     if het_group_range is None:

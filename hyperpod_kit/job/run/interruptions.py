@@ -68,4 +68,4 @@ class Interruptions:
         try:
             self._ledger.append(event, **fields)
         except JobError as err:
-            self._report("storage", f"{err.message}: `job status` will not know why this run ends")
+            self._report("storage", f"{err.message}: `job status` cannot show why this run ended")

@@ -68,7 +68,7 @@ def claim(
         if word in (COMPLETING, UNHEARD):
             if time.monotonic() >= end:
                 raise Unreachable(
-                    f"{root} was used by job {owner}, and Slurm does not say whether that has ended",
+                    f"{root} was used by job {owner}, and Slurm reports no state of that job",
                     hint=f"scontrol show job {owner}",
                 )
             pause(1.0)
@@ -94,7 +94,7 @@ def live_job_on_root_and_its_state(runner: Runner, state: str, pause: Callable[[
     word = _state_of_owner(runner, state, owner)
     if word == UNHEARD:
         raise Unreachable(
-            f"{os.path.dirname(state)} was used by job {owner}, and Slurm does not say whether that has ended",
+            f"{os.path.dirname(state)} was used by job {owner}, and Slurm reports no state of that job",
             hint=f"scontrol show job {owner}",
         )
     if word in COMING_BACK or word == COMPLETING:
@@ -105,16 +105,16 @@ def live_job_on_root_and_its_state(runner: Runner, state: str, pause: Callable[[
 def _owned(root: str, job: JobId, owner: JobId, word: str) -> RunIsOwned:
     if job.is_other_task_of_same_array(owner):
         return RunIsOwned(
-            f"{root} is used by job {owner}, which is {word}, and job {job} is another task of the same "
-            "array: each task needs a root of its own",
+            f"{root} is used by job {owner}, which is {word}, and job {job} is another task of the same array: each "
+            "task needs its own root",
             hint=f"--checkpoint-root {root}-$SLURM_ARRAY_TASK_ID",
         )
     end_it = f"scancel {owner}"
     if is_local_job(owner.slurm_id):
-        end_it = "Ctrl-C where it runs"
+        end_it = "press Ctrl-C in its terminal"
     return RunIsOwned(
         f"{root} is used by job {owner}, which is {word}, and this is job {job}",
-        hint=f"give each job a root of its own, or end that one first: {end_it}",
+        hint=f"give each job its own root, or end that job first: {end_it}",
     )
 
 

@@ -28,8 +28,9 @@ def rewind(root: str, attempt: str, runner: Runner, by: str) -> Rollback:
     owner, word = _live_job_on_root_and_its_state(root, runner)
     if owner:
         raise RunIsOwned(
-            f"{root} is used by job {owner}, which is {word}: what it goes on to save would be left as well",
-            hint=f"scancel {owner}, and then the same again",
+            f"{root} is used by job {owner}, which is {word}: the checkpoints that it saves from now on would be "
+            "ignored too",
+            hint=f"scancel {owner}, then repeat the command",
         )
     return _record(root, attempt, by, epoch)
 
@@ -62,4 +63,6 @@ def _record(root: str, attempt: str, by: str, epoch: int) -> Rollback:
             return rollbacks.pin_and_record_rollback(open_store(root), attempt, epoch, by)
         except FileExistsError:
             continue
-    raise CheckpointError(f"{root}: others go back at the same moment, again and again", hint="look who they are")
+    raise CheckpointError(
+        f"{root}: other processes keep rewinding it at the same time", hint=("find the other processes")
+    )

@@ -75,7 +75,7 @@ class JobRunLock:
                 who = f"pid {owner}, on {os.uname().nodename}"
                 raise RunIsOwned(
                     f"{self._root} is used by another `job run` of this job ({who})",
-                    hint=f"give each of them a root of its own: --checkpoint-root {self._root}-2",
+                    hint=f"give each of them its own root: --checkpoint-root {self._root}-2",
                 )
             resumes = now + _RETRY_INTERVAL / 2
             pause(_RETRY_INTERVAL)
@@ -152,11 +152,12 @@ class LocalRunLock:
             os.close(fd)
         except OSError as err:
             raise JobError(
-                f"cannot lock {self._path}: {err.strerror}", hint="is the file system full, read-only or without locks?"
+                f"cannot lock {self._path}: {err.strerror}",
+                hint=("check whether the file system is full, read-only or without locks"),
             ) from err
         raise RunIsOwned(
             f"{self._root} is used by another `job run --local` ({owner})",
-            hint=f"give each of them a root of its own: --checkpoint-root {self._root}-2",
+            hint=f"give each of them its own root: --checkpoint-root {self._root}-2",
         )
 
     def close(self) -> None:

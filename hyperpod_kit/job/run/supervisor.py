@@ -170,7 +170,7 @@ class JobSupervisor:
         try:
             self._scheduler.add_to_comment(job, f"{REQUEUE_AFTER_CANCEL_MARK}{uid}")
         except (RunError, JobError) as err:
-            self._report("requeue_after_cancel", f"a cancelled job will not come back: {err.message}")
+            self._report("requeue_after_cancel", f"the job will not be requeued if it is cancelled: {err.message}")
 
     def _watch_batch_host(self, job: JobEnvironment, auto_resume: bool) -> ContextManager[object]:
         """Return the watch that gives the job back when the root hangs on this host alone."""
@@ -335,7 +335,7 @@ class _AttemptLoop:
         """Return the exit code of a run that was warned; otherwise raise RunBeginsAgain."""
         context = self._context
         if context.signals.warned:
-            message = f"ends: {reason}; the same command goes on from the newest checkpoint"
+            message = f"ends: {reason}; repeat the command to resume from the newest checkpoint"
             context.report("requeue", message, why=reason)
             return ExitCode.AGAIN
         context.report("requeue", f"begins again: {reason}", why=reason)

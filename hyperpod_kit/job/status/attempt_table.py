@@ -44,11 +44,11 @@ def sentence(sums: Totals) -> str:
 def _steps_done_twice_sentence(totals: Totals) -> str:
     """Return how many steps were done again; an unknown number is not 0."""
     if totals.lost is None:
-        return "unknown how many steps were done twice: no attempt says how far it came"
+        return "the number of steps done twice is unknown: no attempt recorded its last step"
     steps_text = f"{_counted(totals.lost, 'step')} done twice"
     if not totals.untold:
         return steps_text
-    return f"at least {steps_text} ({_counted(totals.untold, 'attempt')} did not say how far)"
+    return f"at least {steps_text} ({_counted(totals.untold, 'attempt')} did not record their last step)"
 
 
 def _counted(number: int, noun: str) -> str:
@@ -62,7 +62,7 @@ def ending(attempt: JobAttempt) -> str:
     """Return the class of the end, and the nodes that were lost or the rank that failed first."""
     kind = OutcomeKind.parse(attempt.kind)
     if kind is OutcomeKind.UNKNOWN and attempt.code is None:
-        return "unknown: its batch script was gone before it could say why"
+        return "unknown: the batch script was gone before it recorded a reason"
     if kind is OutcomeKind.UNKNOWN:
         return attempt.kind
     if attempt.nodes_lost:

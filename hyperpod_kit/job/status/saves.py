@@ -107,7 +107,7 @@ def _describe_durable(durable: NewestDurable, now: float) -> str:
     if durable.at is not None:
         line += f", {ago(now - durable.at)}"
     if durable.tier == "memory":
-        line += ", a save for memory that was brought to storage"
+        line += ", a capture in memory that was flushed to storage"
     return line
 
 
@@ -115,7 +115,7 @@ def _describe_lost_saves(row: Row, now: float, *, has_durable: bool) -> str:
     saves = "1 save"
     if row.lost_in_row != 1:
         saves = f"{row.lost_in_row} saves in a row"
-    verb = "came to nothing"
+    verb = "failed"
     if has_durable:
         verb += " since"
     time_format = "%Y-%m-%d %H:%MZ"

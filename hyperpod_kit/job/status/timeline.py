@@ -95,7 +95,7 @@ def attempts_in(
         wrong = ledger_row.problem(row)
         if wrong:
             if complaints is not None:
-                complaints.append(f"row {number} of the ledger is left out: {wrong}")
+                complaints.append(f"row {number} of the ledger is ignored: {wrong}")
         elif not job or row.get("job") == job:
             sound.append(row)
     return fill_in_lost_steps_and_gaps(with_note(of_rows(sound), step_note.read(state)))

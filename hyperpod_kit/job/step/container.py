@@ -32,7 +32,7 @@ _FIND = """\
 for python in {pythons}; do
     "$python" -I -S -c 'import sys; sys.exit(sys.version_info < {oldest})' 2>/dev/null && exec "$python" -I -S "$@"
 done
-echo "hyperpod-kit: there is no Python {words} or newer in this container (looked for: {pythons})," \
+echo "hyperpod-kit: this container has no Python {words} or newer (looked for: {pythons})," \
     "so no rank can start; name one that is in the image: job run --container-python PATH" >&2
 exit {code}"""
 
@@ -74,7 +74,7 @@ class Container(NamedTuple):
         for path in needed:
             if not covered(path, paths_in_container):
                 yield (
-                    f"{path} is in none of the container's mounts: no rank starts that does not find it there; "
+                    f"{path} is in none of the container's mounts: a rank that does not find it there does not start; "
                     f"add --container-mounts={top(path)}:{top(path)}"
                 )
         if not self.workdir:
@@ -85,7 +85,9 @@ class Container(NamedTuple):
                     f"add --container-workdir={os.getcwd()}, below a mount"
                 )
         if "ipc" in self.unshare:
-            yield "--container-unshare=ipc: what is captured in memory goes with the container; resume is from storage"
+            yield (
+                "--container-unshare=ipc: captures in memory are lost with the container; the job resumes from storage"
+            )
 
 
 def container_from_options_or_env(

@@ -73,7 +73,7 @@ class ContainerStarts:
             return None
         return GaveUp(
             f"no rank has begun in the container: srun exited {outcome.code}",
-            hint="what srun, pyxis and the container said is above; by hand, with the same options: "
+            hint="see the messages of srun, pyxis and the container above; to try it by hand, with the same options: "
             "srun --container-image=… python3 --version",
         )
 
@@ -102,7 +102,7 @@ def print_whether_root_serves_here(state_and_root: Sequence[str], env: Mapping[s
     """Print `<node> away` or `<node> serves`, as a task of the step that probes silent nodes; return 0. Raises
     UsageError."""
     if not state_and_root:
-        raise UsageError("no directory to look at", hint=f"`job run` asks for `job {VERB} STATE [ROOT]` by itself")
+        raise UsageError("no directory given", hint=f"`job run` runs `job {VERB} STATE [ROOT]` itself")
     root = ""
     if len(state_and_root) > 1:
         root = state_and_root[1]

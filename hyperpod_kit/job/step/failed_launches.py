@@ -39,6 +39,6 @@ class FailedLaunches:
             self._report("launch_failed", f"no checkpoint is at fault: {launch_advice}", nodes=list(outcome.unlaunched))
         self._nodes.update(outcome.unlaunched)
         if used_nodes and self._nodes.issuperset(used_nodes):
-            self.hopeless = "it is so on every node"
+            self.hopeless = "every node has the same problem"
         else:
             self.hopeless = ""

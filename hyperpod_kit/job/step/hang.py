@@ -196,7 +196,7 @@ class HangWatch:
         least, learnt = self._rule.floor * PATIENCE[phase], self._rule.factor * slowest
         known_silence_limit = self._known_silences.limit(phase, reached, least, self._rule.floor)
         if known_silence_limit > max(least, learnt):
-            return known_silence_limit, f"limit {known_silence_limit:.0f} s, as this job was silent before"
+            return known_silence_limit, f"limit {known_silence_limit:.0f} s, as long as this job was silent before"
         if learnt > least:
             return learnt, f"limit {learnt:.0f} s, {self._rule.factor:g} times the slowest of {WINDOW} steps"
         if phase is Phase.STEP:

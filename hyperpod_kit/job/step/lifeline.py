@@ -67,8 +67,8 @@ def shortage(nodes: int) -> str:
     if here >= needed_descriptors:
         return ""
     return (
-        f"{here} descriptors are allowed and {needed_descriptors} wanted for {nodes} nodes: some get no lifeline, "
-        "so a dead slurmstepd is not noticed there; raise the hard limit (LimitNOFILE= in slurmd's unit)"
+        f"{here} descriptors are allowed, but {nodes} nodes need {needed_descriptors}: some nodes get no lifeline, so "
+        "`job run` does not notice a dead slurmstepd there; raise the hard limit (LimitNOFILE= in slurmd's unit)"
     )
 
 
@@ -125,7 +125,8 @@ class Lifelines:
             except listening.NoAddress:
                 listeners, port = listening.listen_on_local_addresses([listening.ANYWHERE])
                 self._news.append(
-                    f"{address} is not an address of this host here: the nodes' lifelines are heard on all interfaces"
+                    f"{address} is not an address of this host: `job run` listens for the nodes' lifelines on all "
+                    "interfaces"
                 )
         except OSError as err:
             self._news.append(f"the nodes have no lifeline: {err.strerror or err}")
@@ -243,8 +244,8 @@ class Lifelines:
         if len(self._older_nodes) < 64 and name not in self._older_nodes:
             self._older_nodes.add(name)
             self._news.append(
-                f"{name} runs an older release of hyperpod-kit than `job run` does and has no lifeline: "
-                "a dead slurmstepd is not noticed there; hyperpod-kit diff says which bundle it has"
+                f"{name} runs an older release of hyperpod-kit than `job run` and has no lifeline: `job run` does not "
+                "notice a dead slurmstepd there; hyperpod-kit diff shows which bundle it has"
             )
 
     def _read(self, sock: socket.socket) -> None:
@@ -304,8 +305,8 @@ class Lifeline:
             return
         if not env.get(HPK_ATTEMPT_KEY):
             print(
-                f"hyperpod-kit: `job run` is of an older release than {node} has, which gets no lifeline: a dead "
-                "slurmstepd is not noticed there",
+                f"hyperpod-kit: `job run` is of an older release than {node} has, which gets no lifeline: `job run` "
+                "does not notice a dead slurmstepd there",
                 file=sys.stderr,
             )
             return

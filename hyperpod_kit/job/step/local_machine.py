@@ -109,10 +109,10 @@ class LocalMachine:
         return Allocation(job.nodes, "RUNNING", own_host=_LOOPBACK)
 
     def explain_run_end(self, allocated: Allocation, restart: int, signal: Optional[str] = None) -> RunEnd:
-        return RunEnd(OutcomeKind.CANCELLED, f"was told to end by {signal or 'a signal'}")
+        return RunEnd(OutcomeKind.CANCELLED, f"was ended by {signal or 'a signal'}")
 
     def requeue(self, job: JobEnvironment) -> None:
-        raise NotImplementedError("nothing puts a job back into a queue here")
+        raise NotImplementedError("without Slurm there is no queue to requeue the job")
 
     def start_step(self, plan: StepPlan, env: Mapping[str, str], descriptors: Optional[int]) -> RunningStep:
         self._step = LocalStep(plan, env, descriptors)

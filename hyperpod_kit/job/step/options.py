@@ -76,8 +76,8 @@ def prepare(options: RunOptions) -> None:
         return
     if options.state_directory not in ("", os.path.join(options.root, state_place.RECORDS_DIRECTORY)):
         raise JobError(
-            f"{options.root} is not a mount of Mountpoint's any more, as it was when this run began",
-            hint="is it mounted? hyperpod-kit node status",
+            f"{options.root} is no longer a Mountpoint mount, as it was when this run began",
+            hint="check that it is mounted: hyperpod-kit node status",
         )
     _make(options.root, options.root, options.state)
 
@@ -87,8 +87,8 @@ def _make(root: str, *paths: str) -> None:
     parent = os.path.dirname(root)
     if not os.path.isdir(parent):
         raise JobError(
-            f"cannot use {root}: {parent} is not there",
-            hint=f"is the shared file system mounted? If it is: mkdir -p {parent}",
+            f"cannot use {root}: {parent} does not exist",
+            hint=f"check that the shared file system is mounted; if it is: mkdir -p {parent}",
         )
     try:
         for path in paths:
@@ -109,8 +109,8 @@ def _prepare_root_with_records_elsewhere(options: RunOptions) -> None:
         shared = os.path.dirname(base)
     if not os.path.isdir(shared):
         raise JobError(
-            f"the records of {options.root} cannot be kept in {options.state}: {shared} is not there",
-            hint=f"is the shared file system mounted? If it is: mkdir -p {shared}",
+            f"the records of {options.root} cannot be kept in {options.state}: {shared} does not exist",
+            hint=f"check that the shared file system is mounted; if it is: mkdir -p {shared}",
         )
     try:
         by_descriptor.make_directories(by_descriptor.resolve_parent(options.state), 0o750)

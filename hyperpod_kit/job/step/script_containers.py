@@ -47,34 +47,35 @@ class ScriptContainer(NamedTuple):
         """Yield pairs of what will not work inside, and what to add to the command or to leave out of it."""
         if self.program in APPTAINER:
             if self._any("containall", "ipc"):
-                yield "what is captured in memory goes with the container", "leave out --containall and --ipc"
+                yield "captures in memory are lost with the container", "leave out --containall and --ipc"
             elif self._any("contain"):
                 yield "/dev/shm is the container's own", "leave out --contain, or add --bind /dev/shm"
             if self._any("containall", "pid"):
-                yield "nobody outside knows how far a rank came", "leave out --containall and --pid"
+                yield "the progress of a rank is unknown outside the container", "leave out --containall and --pid"
             if self._any("containall", "cleanenv"):
-                yield "the trainer is not told what to resume from", "leave out --containall and --cleanenv"
+                yield "the trainer gets no checkpoint to resume from", "leave out --containall and --cleanenv"
             return
         if self._value("ipc") != "host":
             yield (
-                "/dev/shm is the container's own, of 64 MB: no larger state can be captured, and what is captured goes "
+                "/dev/shm is the container's own, of 64 MB: no larger state can be captured, and captures are lost "
                 "with the container",
                 "--ipc=host",
             )
         if self._value("pid") != "host":
             yield (
-                "process ids are the container's own, and who looks after shared memory outside has others",
+                "the container has its own process ids, which the programs that manage shared memory outside cannot "
+                "match",
                 "--pid=host",
             )
         if not self._any("env-host") and not all(self._is_variable_passed_in(name) for name in _ALL):
-            yield "the trainer is not told what to resume from", self._option_passing_environment()
+            yield "the trainer gets no checkpoint to resume from", self._option_passing_environment()
         if self._value("network") != "host":
             yield "ranks of several nodes do not find each other", "--network=host"
         if self.program == "docker":
             yield (
-                "the container is a child of docker's daemon and outlives a rank that is killed, beside the next "
-                "attempt's",
-                "podman, apptainer or pyxis in its place",
+                "the container is a child of docker's daemon and outlives a killed rank, so it runs beside the next "
+                "attempt's container",
+                "use podman, apptainer or pyxis instead",
             )
 
     def _option_passing_environment(self) -> str:

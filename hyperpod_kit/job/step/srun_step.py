@@ -196,4 +196,6 @@ class SrunStep(RunningStep):
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
             super().__init__(subprocess.Popen(command, env=dict(env), stdin=subprocess.DEVNULL))
         except OSError as err:
-            raise JobError(f"cannot start {argv[0]}: {err.strerror}", hint="is Slurm on PATH?") from err
+            raise JobError(
+                f"cannot start {argv[0]}: {err.strerror}", hint=("check that Slurm's programs are in PATH")
+            ) from err

@@ -123,9 +123,7 @@ class StepEvidence:
         if code == 0 and not records and not self._rules.lines.status_by_node:
             # A plugin of slurmstepd that fails before the tasks has this effect in Slurm 22.05.
             launcher = self._context.scheduler.launcher
-            self._context.report(
-                "unstarted", f"{launcher} exited 0, and no rank has begun: that is taken for a failure"
-            )
+            self._context.report("unstarted", f"{launcher} exited 0 before any rank began: this counts as a failure")
             return NO_RANK
         return code
 

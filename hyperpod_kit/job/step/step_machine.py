@@ -69,10 +69,10 @@ def strongest_trouble(
     if hang:
         return StepTrouble(hang, stalled=True)
     if cut:
-        return StepTrouble(f"the step's part on {', '.join(cut)} is gone and Slurm does not notice", cut=tuple(cut))
+        return StepTrouble(f"the step has ended on {', '.join(cut)}, and Slurm has not noticed", cut=tuple(cut))
     if nodes_without_root:
         return StepTrouble(
-            f"the checkpoint root answers here and not on {', '.join(nodes_without_root)}",
+            f"the checkpoint root responds on the batch host but not on {', '.join(nodes_without_root)}",
             nodes_without_root=tuple(nodes_without_root),
         )
     return StepTrouble()

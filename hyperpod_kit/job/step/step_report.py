@@ -94,7 +94,7 @@ def decoded(text: str, node: str) -> List[StepReport]:
     """Return the reports of a node from the text of encoded(). Raises ValueError for what no wrapper sends."""
     rows = parse.parse_json(text, _LARGEST)
     if not isinstance(rows, list):
-        raise ValueError("no list of reports")
+        raise ValueError("not a list of reports")
     return [_report(row, node) for row in rows]
 
 

@@ -118,7 +118,7 @@ class StepRetry:
                 return RetryAnswer.LAUNCHED
             self._report(
                 "intervene",
-                f"{reason}: ending the step, so that HyperPod looks at its nodes",
+                f"{reason}: ending the step, so that HyperPod checks its nodes",
                 lost=list(nodes),
                 step=True,
             )

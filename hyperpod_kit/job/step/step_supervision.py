@@ -133,8 +133,8 @@ class StepSupervision:
             self._has_reported_unasked = True
             self._context.report(
                 "unasked",
-                f"{len(watch.unasked)} nodes, such as {watch.unasked[0]}, could not be asked from here: "
-                "that says nothing about them, and meanwhile only Slurm itself notices their loss",
+                f"{len(watch.unasked)} nodes, such as {watch.unasked[0]}, could not be queried from the batch host: "
+                "their state is unknown, and until then only Slurm itself detects their loss",
                 nodes=list(watch.unasked),
             )
         return lost
@@ -160,11 +160,11 @@ class StepSupervision:
             self._end(action)
 
     def _send_save_signal(self) -> None:
-        self._context.report("warned", "USR1: telling the step to save")
+        self._context.report("warned", "USR1: requesting a save from the step")
         try:
             self._context.scheduler.send_save_signal(self._context.job)
         except RunError as err:
-            self._context.report("warned", f"the step could not be told: {err}")
+            self._context.report("warned", f"the save signal could not be sent to the step: {err}")
 
     def _restart_watches(self) -> None:
         """Start the watches afresh, as the ranks have been started again, maybe on other nodes."""
@@ -398,7 +398,7 @@ class Doubt:
         if confirmed is None:
             self._heard_since = None
             self._queue_message_once(
-                silent, "slurmctld does not answer either: that is this node's network, and nothing is ended"
+                silent, "slurmctld does not answer either: this node's network has failed, and no step is ended"
             )
             return ()
         if self._heard_since is None:
@@ -407,7 +407,7 @@ class Doubt:
             return tuple(sorted(confirmed))
         if now - self._heard_since >= PATIENCE:
             return tuple(suspected)
-        self._queue_message_once(silent, f"slurmctld counts none of them as lost: they get {PATIENCE:g} s")
+        self._queue_message_once(silent, f"slurmctld reports none of them as lost: they get {PATIENCE:g} s")
         return ()
 
     def _queue_message_once(self, silent: Sequence[str], explanation: str) -> None:

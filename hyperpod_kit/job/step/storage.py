@@ -235,7 +235,7 @@ class ObjectProbe:
                 self._store = open_store(self._root)
             if self._store.exists(state_place.STATE_POINTER):
                 return ""
-            return f"{state_place.STATE_POINTER} is not there"
+            return f"{state_place.STATE_POINTER} is missing"
         except (CheckpointError, OSError) as err:
             return clean_one_line(verify.describe_failure(err))
         except Exception as err:  # of a library: the supervisor must not end by it
@@ -284,7 +284,7 @@ class CheckpointRoot:
         if self._objects is not None and self._objects.failure:
             return f"{self._root} does not answer: {self._objects.failure}"
         if self.is_replaced():
-            return f"{self._state} is another directory than the one that this job began with"
+            return f"{self._state} is not the directory with which this job began"
         return f"{self._state} does not answer"
 
     def outlast(self) -> bool:

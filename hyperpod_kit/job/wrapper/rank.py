@@ -187,8 +187,7 @@ class RankWrapper:
         unmounted = self._find_unmounted_path()
         if unmounted:
             _print_error(
-                f"nothing is mounted in this container that holds {unmounted}: no rank can be started; "
-                f"add it to --container-mounts"
+                f"no mount of this container contains {unmounted}: no rank can start; add it to --container-mounts"
             )
             return ExitCode.NOT_MOUNTED
         line = Lifeline(self._env, self._rank.node)

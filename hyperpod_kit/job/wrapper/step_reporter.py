@@ -81,7 +81,7 @@ class NodeSocket:
         """Return the reports of a message. Raises ValueError."""
         text = data[_MAC:].decode("ascii")
         if not message_auth.matches(data[:_MAC].decode("ascii"), message_auth.proof(self._key, text)):
-            raise ValueError("a message of somebody else")
+            raise ValueError("a message from an unknown sender")
         return step_report.decoded(text, self._node)
 
     def send(self, report: StepReport) -> bool:

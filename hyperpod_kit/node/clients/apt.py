@@ -183,7 +183,7 @@ def retry_until_package_lock_is_free(node: Node, action: Callable[[], T], what: 
         if holder:
             by_whom = f" by {holder}"
         raise NodeError(
-            f"cannot {what}: the package lock was taken for {seconds:g} s{by_whom}",
+            f"cannot {what}: the package lock is held{by_whom} and was not released within {seconds:g} s",
             hint="on the node: systemctl status apt-daily*",
         )
 
@@ -226,14 +226,14 @@ def _refuse_other_packages(simulated_output: str, names: Sequence[str]) -> None:
         if verb == "Remv":
             raise NodeError(
                 f"installing {', '.join(names)} would remove {name}",
-                hint="list packages that were built for this release of the system",
+                hint="list packages that were built for this release of the operating system",
             )
         if name.split(":")[0] not in names:
             other_packages.append(f"{name} {version}")
     if other_packages:
         raise NodeError(
-            f"installing {', '.join(names)} would bring along {', '.join(other_packages)}",
-            hint="list them under hyperpod_kit.clients too; a kernel must never be among them",
+            f"installing {', '.join(names)} would also install {', '.join(other_packages)}",
+            hint="list them under hyperpod_kit.clients too, but never a kernel",
         )
 
 

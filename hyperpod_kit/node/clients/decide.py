@@ -103,7 +103,7 @@ def _age_problem(requirement: RequiredClient, version: str, client_package: Opti
     if version_numbers(version) < version_numbers(requirement.minimum):
         return f"{requirement.program} is {version}, older than {requirement.minimum}"
     if client_package is not None and version_numbers(version) < version_numbers(client_package.version):
-        return f"{requirement.program} is {version}, the bundle has {client_package.version}"
+        return f"{requirement.program} is {version}, but the bundle has {client_package.version}"
     return ""
 
 

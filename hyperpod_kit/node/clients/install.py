@@ -86,7 +86,7 @@ def _inspect_client_and_decide(node: Node, requirement: RequiredClient) -> Decis
         # A crash between unpacking and configuring leaves a program that runs and a package that is not finished.
         package = apt.query_package(node, client_package.name)
         if package is not None and not package.complete:
-            installed = InstalledClient(f"{client_package.name} is only half installed")
+            installed = InstalledClient(f"{client_package.name} is only partly installed")
     return decide(requirement, installed, node.config.packages, machine)
 
 
@@ -102,7 +102,7 @@ def _install_client_if_needed_and_describe(node: Node, requirement: RequiredClie
     decision_after = _inspect_client_and_decide(node, requirement)
     if not isinstance(decision_after, Keep):
         raise NodeError(
-            f"{client_package.name} {client_package.version} is installed, and still {decision_after.reason}",
+            f"{client_package.name} {client_package.version} is installed, but still {decision_after.reason}",
             hint=f"on the node: dpkg --verify {client_package.name}",
         )
     return [f"installed {client_package.name} {client_package.version}: {decision.reason}"]
@@ -276,7 +276,7 @@ def _download_verified_with_retries(node: Node, package: Package, path: str, sec
                 if digest != package.sha256:
                     raise NodeError(
                         f"{package.url}: expected sha256 {package.sha256}, found {digest}",
-                        hint="the file behind the url is another one, or hyperpod_kit.clients has a wrong sha256",
+                        hint="the file at the url has changed, or hyperpod_kit.clients has a wrong sha256",
                     )
         except urllib.error.HTTPError as err:
             if err.code not in WORTH_ANOTHER_TRY:
@@ -294,7 +294,7 @@ def _download_verified_with_retries(node: Node, package: Package, path: str, sec
     if wait_for(try_download, seconds=seconds, clock=node.clock, first=1.0, longest=15.0) is None:
         raise NodeError(
             f"{package.url}: no download within {seconds:g} s: {errors[-1]}",
-            hint="give the package as a file: it then travels in the bundle, and no internet is needed",
+            hint="give the package as a file: it is then part of the bundle, and needs no internet access",
         )
 
 
@@ -314,7 +314,7 @@ def _download_once_into_stream(node: Node, url: str, stream: BinaryIO, end: floa
                 break
             stream.write(block)
             if stream.tell() > LARGEST:
-                raise NodeError(f"{url}: more than {LARGEST >> 20} MiB, which is not a client")
+                raise NodeError(f"{url}: more than {LARGEST >> 20} MiB, too large for a client package")
             if node.clock.monotonic() > end:
                 raise OSError(f"{stream.tell()} bytes in time, of {announced or 'an unknown number'}")
         if announced is not None and stream.tell() != int(announced):

@@ -27,7 +27,7 @@ def inspect_installed_client(node: Node, requirement: RequiredClient) -> Install
     does not work."""
     path = node.paths.under_root(requirement.program)
     if not os.access(path, os.X_OK):
-        return InstalledClient(f"{requirement.program} is not there")
+        return InstalledClient(f"{requirement.program} is not installed")
     if requirement.module:
         return _inspect_kernel_module(node, requirement.module)
     if not requirement.version_arguments:
@@ -35,7 +35,7 @@ def inspect_installed_client(node: Node, requirement: RequiredClient) -> Install
     try:
         done = node.runner.run([path, *requirement.version_arguments], timeout=20)
     except RunError as err:
-        return InstalledClient(f"{requirement.program} is there, but does not run: {err.message}")
+        return InstalledClient(f"{requirement.program} is installed, but does not run: {err.message}")
     return InstalledClient(version=parse_version(done.stdout or done.stderr))
 
 
@@ -45,7 +45,7 @@ def _inspect_kernel_module(node: Node, module: str) -> InstalledClient:
     try:
         done = node.runner.run(["modinfo", "--field", "version", module], timeout=20)
     except RunError:
-        return InstalledClient(f"there is no module {module} for kernel {os.uname().release}")
+        return InstalledClient(f"no module {module} for kernel {os.uname().release}")
     return InstalledClient(version=parse_version(done.stdout))
 
 

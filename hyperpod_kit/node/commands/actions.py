@@ -85,7 +85,7 @@ def read_audited_actions_from_journal(runner: Runner, since: float) -> ReadActio
     if NOT_PERMITTED in done.stderr:
         raise NodeError("this user may not read the journal", hint="sudo hyperpod-kit node actions")
     if NO_JOURNAL in done.stderr:
-        raise Unreachable("this machine has no journal: nothing is known of what was done", hint=_DISK_USAGE)
+        raise Unreachable("this machine has no journal: earlier actions are unknown", hint=_DISK_USAGE)
     problem = ""
     if done.returncode != 0:
         problem = f"journalctl: {clean_one_line(done.stderr) or f'exit code {done.returncode}'}"
@@ -151,7 +151,7 @@ def print_audited_actions_command(args: argparse.Namespace) -> int:
     if journal.problem:
         code = ExitCode.PROBLEM
     if journal.problem:
-        print(f"warning: {journal.problem}: there may be more", file=sys.stderr)
+        print(f"warning: {journal.problem}: the list may be incomplete", file=sys.stderr)
     if args.json:
         rows = [asdict(action) for action in actions]
         fields = {"since": since, "most": MOST, "actions": rows, "problem": journal.problem}
@@ -162,6 +162,6 @@ def print_audited_actions_command(args: argparse.Namespace) -> int:
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(since))
     more = ""
     if len(actions) >= MOST:
-        more = f"; there may be more, the newest {MOST} are shown"
+        more = f"; only the newest {MOST} are shown"
     print(f"{len(actions)} actions since {when}{more}", file=sys.stderr)
     return code

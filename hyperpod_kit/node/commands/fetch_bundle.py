@@ -77,7 +77,7 @@ def _listed_digests(path: str) -> Dict[str, str]:
 def _parse_line(line: str) -> Tuple[str, str]:
     match = _LINE.fullmatch(line)
     if match is None:
-        raise NodeError(f"{SUMS} has the line {line[:80]!r}, which names no file of a bundle")
+        raise NodeError(f"{SUMS} has the line {line[:80]!r}, which is not a file of a bundle")
     return match[1], match[2]
 
 
@@ -95,6 +95,6 @@ def _fetch_object(client: S3HttpClient, bucket: str, prefix: str, name: str, dir
                 return digest.hexdigest()
             size += len(piece)
             if size > LARGEST:
-                raise NodeError(f"{name} has more than {LARGEST} bytes: no file of a bundle has")
+                raise NodeError(f"{name} has more than {LARGEST} bytes, too large for a file of a bundle")
             digest.update(piece)
             stream.write(piece)

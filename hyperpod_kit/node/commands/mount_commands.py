@@ -153,8 +153,8 @@ def run_health_check_and_print(as_json: bool) -> int:
         raise NodeError(f"{err.filename}: {err.strerror}", hint="sudo hyperpod-kit node health") from err
     if done is None:
         raise Unreachable(
-            "the mounts are being checked by another process just now",
-            hint="hyperpod-kit node mounts looks at them without counting",
+            "another process is checking the mounts",
+            hint="hyperpod-kit node mounts checks them without counting failures",
         )
     for line in done.messages:
         print(line, file=sys.stderr)
@@ -208,7 +208,7 @@ def repair_mount_command(args: argparse.Namespace) -> int:
     except PermissionError as err:
         raise NodeError(f"{err.filename}: {err.strerror}", hint=f"sudo hyperpod-kit node repair {args.name}") from err
     if done is None:
-        raise Unreachable(f"{args.name}: another process is repairing it just now")
+        raise Unreachable(f"{args.name}: another process is repairing it")
     print(f"{args.name}: {done.summary}", file=sys.stderr)
     if done.ok:
         return 0
@@ -237,12 +237,12 @@ def clean_up_memory_command(args: argparse.Namespace) -> int:
 
     outcomes = save_and_free_ended_jobs_memory(open_node())
     if outcomes is None:
-        raise Unreachable("another process is freeing shared memory just now")
+        raise Unreachable("another process is freeing shared memory")
     for outcome in outcomes:
-        job = "a run of no job"
+        job = "a run without a job"
         if outcome.job:
             job = f"job {outcome.job}"
-        line = f"{job} left captures of uid {outcome.uid} here: {outcome.summary}"
+        line = f"{job} left captures of uid {outcome.uid} on this node: {outcome.summary}"
         if not outcome.done:
             line += "; they stay"
         print(line, file=sys.stderr)

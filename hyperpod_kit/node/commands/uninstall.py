@@ -71,8 +71,8 @@ def uninstall_command(args: argparse.Namespace) -> int:
         staying = part.remove(node)
         print(f"{part.name}: {pending or 'nothing'}", flush=True)
         if staying:
-            print(f"stays for now: {'; '.join(staying)}")
-            print("next: hyperpod-kit node uninstall, when that is over")
+            print(f"kept for now: {'; '.join(staying)}")
+            print("next: repeat hyperpod-kit node uninstall once that has ended")
             return ExitCode.PROBLEM
     _print_what_stays()
     return ExitCode.OK
@@ -92,7 +92,7 @@ def _require_nothing_needs_the_kit(node: Node) -> None:
     processes = _processes_of_the_kit(node)
     if processes:
         raise NodeError(
-            f"{len(processes)} processes of jobs run from {HOME} here, first {processes[0]}",
+            f"{len(processes)} processes of jobs run from {HOME} on this node, first {processes[0]}",
             hint="scontrol update nodename=$(hostname -s) state=drain reason=uninstall; wait until its jobs have ended",
         )
 
@@ -234,7 +234,7 @@ def _pending_files(node: Node) -> str:
 def _remove_files(node: Node) -> Sequence[str]:
     mounted = [path for directory in DIRECTORIES for path in _mounts_below(node, directory)]
     if mounted:
-        return [f"{path} is mounted, and what is on it is not the kit's: umount {path}" for path in mounted]
+        return [f"{path} is mounted, and its content does not belong to the kit: umount {path}" for path in mounted]
     for path in _files(node):
         by_descriptor.unlink(path, missing_ok=True)
     with contextlib.suppress(RunError):

@@ -29,7 +29,7 @@ def apply(node: Node, planned: Sequence[Step], mode: str, print_line: Callable[[
     with hold_lock(node, "apply", seconds=ONE_AT_A_TIME) as locked:
         if not locked:
             raise NodeError(
-                f"another `hyperpod-kit node apply` has been at work here for {ONE_AT_A_TIME:g} s",
+                f"another `hyperpod-kit node apply` has been running on this node for {ONE_AT_A_TIME:g} s",
                 hint="tail /var/log/provision/provisioning.log",
             )
         return _run_steps_and_write_status(node, planned, mode, print_line)

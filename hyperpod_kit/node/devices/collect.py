@@ -110,7 +110,7 @@ def _with_xids_from_kernel_log(observation: DeviceObservation, records: Optional
     if records is None:
         return replace(
             observation,
-            unread=(*observation.unread, "the kernel's log cannot be read: whether it has Xids is not known"),
+            unread=(*observation.unread, "the kernel log cannot be read: unknown whether it has Xids"),
         )
     return replace(observation, xids=parsers.parse_last_gpu_bus_by_xid(records))
 
@@ -145,12 +145,12 @@ def _with_gpus(observation: DeviceObservation, tools: ToolRunner) -> DeviceObser
         may_be_silent=True,
     )
     unread = [
-        f"what nvidia-smi says of {what} cannot be read: {tool_outcome.detail}"
+        f"nvidia-smi's output about {what} cannot be read: {tool_outcome.detail}"
         for what, tool_outcome in (("remapped rows", remap_outcome), ("NVLink", link_outcome))
         if tool_outcome.outcome == UNREADABLE
     ]
     if NO_ANSWER in (remap_outcome.outcome, link_outcome.outcome):
-        observation = replace(observation, smi=ProgramOutcome(NO_ANSWER, "nvidia-smi does not answer any more"))
+        observation = replace(observation, smi=ProgramOutcome(NO_ANSWER, "nvidia-smi no longer answers"))
     return replace(observation, remaps=remaps, links=links, unread=tuple(unread))
 
 
@@ -172,12 +172,12 @@ def _outcome_and_parsed(
     if not output.in_time:
         return ProgramOutcome(NO_ANSWER), nothing
     if not output.complete:
-        return ProgramOutcome(UNREADABLE, "it says more than any answer has"), nothing
+        return ProgramOutcome(UNREADABLE, "its output is too large"), nothing
     if not output.text.strip():
         if may_be_silent:
             silent = ProgramOutcome(ANSWERED)
         else:
-            silent = ProgramOutcome(UNREADABLE, f"nothing, and ends with code {output.code}")
+            silent = ProgramOutcome(UNREADABLE, f"no output, and exit code {output.code}")
         return silent, nothing
     try:
         return ProgramOutcome(ANSWERED), read(output.text)

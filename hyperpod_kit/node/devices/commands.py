@@ -43,8 +43,8 @@ def check_devices_command(args: argparse.Namespace) -> int:
         raise NodeError(f"{err.filename}: {err.strerror}", hint="sudo hyperpod-kit node devices --count") from err
     if done is None:
         raise Unreachable(
-            "the devices are being looked at by another process just now",
-            hint="hyperpod-kit node devices looks at them without counting",
+            "another process is checking the devices",
+            hint="hyperpod-kit node devices checks them without counting failures",
         )
     for line in done.messages:
         print(line, file=sys.stderr)
@@ -62,7 +62,7 @@ def _print_record(node: Node, record: DeviceRecord, as_json: bool) -> None:
         ]
         terminal.print_json(document("node devices", {"node": node.facts.node, **asdict(record), "findings": findings}))
         return
-    print(f"{record.instance_type or 'an instance type that nobody says'}: {record.device_counts_text}")
+    print(f"{record.instance_type or 'an unknown instance type'}: {record.device_counts_text}")
     for finding in record.findings:
         severity = "notice"
         if finding.is_fault:

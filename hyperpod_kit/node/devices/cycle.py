@@ -49,7 +49,7 @@ def _check_devices_record_and_update_slurm(node: Node, checks: DeviceChecks) -> 
     try:
         device_record.save_device_record(node, record)
     except OSError as err:
-        messages.append(f"{node.paths.device_record}: {err.strerror}: looks are not counted")
+        messages.append(f"{node.paths.device_record}: {err.strerror}: failures are not counted")
     try:
         slurm_message = drain_or_undrain_for_devices(node, record.findings, checks.action)
     except NodeError as err:
@@ -82,11 +82,11 @@ def _metric_lines(record: DeviceRecord) -> Iterator[str]:
         if value is not None:
             yield from (f"# HELP hyperpod_kit_{name} {help_text}", f"# TYPE hyperpod_kit_{name} gauge")
             yield f"hyperpod_kit_{name} {value}"
-    yield "# HELP hyperpod_kit_device_faults Faults of GPUs and EFA devices for which a job would fail here."
+    yield "# HELP hyperpod_kit_device_faults Faults of GPUs and EFA devices that would make a job fail on this node."
     yield "# TYPE hyperpod_kit_device_faults gauge"
     yield f"hyperpod_kit_device_faults {len(record.faults)}"
     if record.findings:
-        yield "# HELP hyperpod_kit_device_finding 1 for each thing that is wrong with a GPU or an EFA device."
+        yield "# HELP hyperpod_kit_device_finding 1 for each fault of a GPU or an EFA device."
         yield "# TYPE hyperpod_kit_device_finding gauge"
     for finding in record.findings:
         if finding.is_fault:

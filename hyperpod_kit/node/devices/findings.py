@@ -123,14 +123,14 @@ def _gpu_findings(observation: DeviceObservation) -> Iterator[DeviceFinding]:
         return
     if smi.outcome == NOT_INSTALLED:
         yield DeviceFinding(
-            "gpu", NOT_INSTALLED, f"{_expected_gpus_text(observation)}, and there is no nvidia-smi", Cure.PERSON
+            "gpu", NOT_INSTALLED, f"{_expected_gpus_text(observation)}, but nvidia-smi is missing", Cure.PERSON
         )
     elif smi.outcome == NO_ANSWER:
         yield DeviceFinding("gpu", NO_ANSWER, smi.detail or "nvidia-smi does not answer", Cure.REBOOT)
     elif smi.outcome == NO_DRIVER:
         yield DeviceFinding("gpu", NO_DRIVER, smi.detail, Cure.PERSON)
     elif smi.outcome == UNREADABLE:
-        yield DeviceFinding("gpu", UNREADABLE, f"what nvidia-smi says cannot be read: {smi.detail}", Cure.NOTICE)
+        yield DeviceFinding("gpu", UNREADABLE, f"nvidia-smi's output cannot be read: {smi.detail}", Cure.NOTICE)
     if smi.outcome != ANSWERED:
         return
     if len(observation.gpus) < expected:
@@ -149,7 +149,7 @@ def _gpu_findings(observation: DeviceObservation) -> Iterator[DeviceFinding]:
         )
     if pending:
         yield DeviceFinding(
-            "gpu", "remap_pending", f"{_format_gpus_at_buses(pending)} wants a reset to remap its memory", Cure.NOTICE
+            "gpu", "remap_pending", f"{_format_gpus_at_buses(pending)} needs a reset to remap its memory", Cure.NOTICE
         )
     for unread in observation.unread:
         yield DeviceFinding("gpu", UNREADABLE, unread, Cure.NOTICE)
@@ -195,8 +195,8 @@ def _efa_findings(observation: DeviceObservation) -> Iterator[DeviceFinding]:
     if not expected or fi_info.outcome == NOT_ASKED:
         return
     if fi_info.outcome != ANSWERED:
-        details = {NOT_INSTALLED: "there is no fi_info", NO_ANSWER: fi_info.detail or "fi_info does not answer"}
-        detail = details.get(fi_info.outcome, f"what fi_info says cannot be read: {fi_info.detail}")
+        details = {NOT_INSTALLED: "fi_info is missing", NO_ANSWER: fi_info.detail or "fi_info does not answer"}
+        detail = details.get(fi_info.outcome, f"fi_info's output cannot be read: {fi_info.detail}")
         yield DeviceFinding(
             "efa", fi_info.outcome, f"{observation.instance_type} has {expected} EFA devices: {detail}", Cure.NOTICE
         )
@@ -214,7 +214,7 @@ def _dcgm_findings(observation: DeviceObservation) -> Iterator[DeviceFinding]:
     if observation.dcgm_failed:
         yield DeviceFinding("dcgm", "failed", "; ".join(observation.dcgm_failed[:3]), Cure.PERSON)
     elif dcgm.outcome not in (ANSWERED, NOT_ASKED):
-        yield DeviceFinding("dcgm", dcgm.outcome, dcgm.detail or "dcgmi has said nothing", Cure.NOTICE)
+        yield DeviceFinding("dcgm", dcgm.outcome, dcgm.detail or "dcgmi printed nothing", Cure.NOTICE)
 
 
 def _expected_gpus_text(observation: DeviceObservation) -> str:

@@ -41,8 +41,10 @@ class DeviceRecord:
             _count_text(self.efas, self.efas_expected, "EFA devices"),
         ]
         if self.gpus_expected is None:
-            counts.insert(0, "unknown whether there should be GPUs: neither the instance type nor the PCI bus tells")
-        return ", ".join(part for part in counts if part) or "no GPU and no EFA device is expected here"
+            counts.insert(
+                0, ("unknown whether this node should have GPUs: neither its instance type nor the PCI bus shows it")
+            )
+        return ", ".join(part for part in counts if part) or "this node should have no GPU and no EFA device"
 
 
 def _count_text(count: Optional[int], expected: Optional[int], what: str) -> str:

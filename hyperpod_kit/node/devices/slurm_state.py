@@ -64,7 +64,7 @@ def _update_slurm_reason_and_save_note(node: Node, desired: str, note: SlurmNote
     except RunError as err:
         _save_note(node, replace(note, settled=False))
         raise NodeError(
-            f"Slurm was not told of this node's devices: {err.message}",
+            f"the state of this node's devices could not be reported to Slurm: {err.message}",
             hint=f"on the controller: scontrol show node {node.facts.node}",
         ) from err
     if decision.update:
@@ -196,7 +196,7 @@ def decide_update(
     by_our_gate: whether it is Slurm's text for a refusal of the kit's gate."""
     if shown_reason in FOR_HYPERPOD and holds:
         return SlurmDecision(
-            summary=f"left to HyperPod: {shown_reason}",
+            summary=f"unchanged, HyperPod handles it: {shown_reason}",
             reason=last_given,
             agreed=shown_reason == desired or desired == CLEAR,
         )
@@ -209,9 +209,9 @@ def decide_update(
     acts = desired in FOR_HYPERPOD
     of_a_mount = shown_reason.startswith(MOUNT_REASON)
     if shown_reason and holds and not is_kit_reason and not (of_a_mount and acts):
-        return SlurmDecision(summary=f"left as it is: {shown_reason}", reason=last_given, agreed=False)
+        return SlurmDecision(summary=f"unchanged: {shown_reason}", reason=last_given, agreed=False)
     if not holds and last_given == desired:
-        return SlurmDecision(summary="left as it is: somebody has resumed this node", reason=desired)
+        return SlurmDecision(summary="unchanged: a person has resumed this node", reason=desired)
     if holds and shown_reason == desired:
         return SlurmDecision(reason=desired)
     # `fail` is what HyperPod looks for. A job that runs goes on in both states; no new one begins.

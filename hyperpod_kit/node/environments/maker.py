@@ -119,8 +119,8 @@ def environment_digest(spec: EnvironmentSpec, runner: Runner) -> str:
         interpreter_version = [int(number) for number in json.loads(output)]
     except (RunError, ValueError, TypeError) as err:
         raise NodeError(
-            f"{spec.python} does not run: {clean_one_line(getattr(err, 'message', err))}",
-            hint="name an interpreter that the nodes have: hyperpod_kit.steps.training_environment.python",
+            f"{spec.python} cannot be run: {clean_one_line(getattr(err, 'message', err))}",
+            hint="choose an interpreter that the nodes have: hyperpod_kit.steps.training_environment.python",
         ) from err
     parts = [spec.machine, spec.python, interpreter_version, spec.lock_digest, os.path.basename(spec.wheel)]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
@@ -135,9 +135,9 @@ def _make_directories(spec: EnvironmentSpec) -> None:
         others_write = status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX
         if status.st_uid not in (0, os.geteuid()) or others_write:
             raise NodeError(
-                f"{place} belongs to uid {status.st_uid} with mode {stat.S_IMODE(status.st_mode):o}: others could "
-                "exchange the training environment of all jobs",
-                hint=f"give {place} to the `owner` of the configuration, or name another `path`",
+                f"{place} belongs to uid {status.st_uid} with mode {stat.S_IMODE(status.st_mode):o}: other users "
+                "could replace the training environment of all jobs",
+                hint=f"give {place} to the `owner` of the configuration, or choose another `path`",
             )
         for path in (spec.directory, f"{spec.directory}/{versions.VERSIONS}", spec.lease_directory):
             by_descriptor.make_directories(path, 0o755)
@@ -146,7 +146,7 @@ def _make_directories(spec: EnvironmentSpec) -> None:
     except (HyperpodKitError, OSError) as err:
         reason = getattr(err, "message", None) or str(err)
         raise NodeError(
-            f"the owner of the training environment cannot make its directory: {clean_one_line(reason)}",
+            f"the owner of the training environment cannot create its directory: {clean_one_line(reason)}",
             hint=f"install -d -o USER {place}, where USER is `owner` in the configuration",
         ) from err
 
@@ -169,7 +169,7 @@ def _make_or_await_version(
         if time.monotonic() > end:
             raise NodeError(
                 f"no complete version within {spec.timeout:g} s: {watch.maker_name()} has been making it",
-                hint="hyperpod-kit node apply waits again; `timeout` in the configuration is for all of it",
+                hint="hyperpod-kit node apply waits again; `timeout` in the configuration covers the whole step",
             )
         time.sleep(_PAUSE)
 
@@ -213,7 +213,7 @@ class _LeaseWatch:
         self._last_failure = failure
         self._failures += 1
         if self._failures >= _FAILURES:
-            raise NodeError(clean_one_line(failure), hint="correct that, then on one node: hyperpod-kit node apply")
+            raise NodeError(clean_one_line(failure), hint="fix that, then on one node: hyperpod-kit node apply")
 
     def _failure(self) -> str:
         return read_text(f"{self._directory}/{_FAILURE}") or ""
@@ -303,8 +303,11 @@ def _run_step(command: List[str], end: float, runner: Runner, report: Report) ->
         output = runner.run(versions.clean_command(command), timeout=max(1.0, end - started))
     except RunTimeout as err:
         raise NodeError(
-            f"the time of the step is over, during: {' '.join(command[:6])}",
-            hint="raise hyperpod_kit.steps.training_environment.timeout, or put wheels nearer (--find-links)",
+            f"the step timed out during: {' '.join(command[:6])}",
+            hint=(
+                "raise hyperpod_kit.steps.training_environment.timeout, or keep wheels closer to the nodes "
+                "(--find-links)"
+            ),
         ) from err
     except RunError as err:
         report(f"$ {' '.join(command)}\n{err.stdout}{err.stderr}exit {err.returncode}\n")

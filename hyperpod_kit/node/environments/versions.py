@@ -116,7 +116,7 @@ def require_usable_version(runner: Runner, version: str, kit_version: str) -> No
     except ValueError:
         raise NodeError(f"{python} does not import hyperpod_kit: it prints {clean_one_line(output)[:200]}") from None
     if os.path.realpath(prefix) != os.path.realpath(version):
-        raise NodeError(f"{python} is the interpreter of {clean_one_line(str(prefix))}, not of its own directory")
+        raise NodeError(f"{python} belongs to {clean_one_line(str(prefix))}, not to its own directory")
     if installed != kit_version:
         raise NodeError(f"{python} has hyperpod-kit {clean_one_line(str(installed))}, expected {kit_version}")
 

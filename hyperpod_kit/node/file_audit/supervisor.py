@@ -45,7 +45,7 @@ def supervise_audit(path: str, log: str) -> int:
         started_at = time.monotonic()
         status = _run_collector(path, log, reason, ending)
         if not ending:
-            reason = f"the collector was {status}; what happened until it was started again was not seen"
+            reason = f"the collector was {status}; events until its restart were not recorded"
             # A disk that is full stays so for a while.
             if time.monotonic() - started_at > LONGEST:
                 pause = SHORTEST
@@ -59,15 +59,15 @@ def supervise_audit(path: str, log: str) -> int:
 
 def _require_auditable(path: str, log: str) -> None:
     if os.geteuid() != 0:
-        raise NodeError("only root may watch a file system", hint="sudo hyperpod-kit node audit …")
+        raise NodeError("only root may audit a file system", hint="sudo hyperpod-kit node audit …")
     if not os.path.ismount(path) or os.stat(path).st_dev == os.stat("/").st_dev:
         raise Absent(
-            f"{path} is not a mount of its own: what is watched is a whole file system, and never that of /",
+            f"{path} is not a mount point: an audit covers a whole file system, and never that of /",
             hint="findmnt lists the mounts",
         )
     directory = os.path.dirname(os.path.abspath(log))
     if os.stat(directory).st_dev == os.stat(path).st_dev:
-        raise NodeError(f"{log} is on {path} itself: its writing would wait for itself", hint="--log on another disk")
+        raise NodeError(f"{log} is on {path} itself: writing it would wait for itself", hint="--log on another disk")
 
 
 def _run_collector(path: str, log: str, reason: str, received_signals: List[int]) -> str:
@@ -172,7 +172,7 @@ def collect_events(
     try:
         name_group = NameEventGroup(path)
     except OSError as err:
-        log.append_gap(f"creating, removing and renaming is not seen here: {err}")
+        log.append_gap(f"this kernel does not report creating, removing and renaming: {err}")
     log.write({"op": "began", "path": path})
     groups = [group.descriptor for group in (permission_group, name_group) if group is not None]
     while not should_stop():
@@ -218,7 +218,7 @@ def _write_record_for_each_operation(log: AuditLog, event: FileEvent, identity: 
         if event.mask & fanotify.ON_DIRECTORY:
             body["directory"] = True
         if identity is None:
-            body["why"] = "the process was gone before it was asked for"
+            body["why"] = "the process ended before it was identified"
         else:
             body.update({key: value for key, value in identity._asdict().items() if value != ""})
         log.write(body)

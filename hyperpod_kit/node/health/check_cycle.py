@@ -131,7 +131,7 @@ def _check_mounts_and_start_repairs(node: Node) -> CheckCycle:
     try:
         log_mounts_report_if_due(node, records, now)
     except OSError as err:
-        messages.append(f"nobody outside is told: {err}")
+        messages.append(f"the state could not be reported outside the node: {err}")
     return CheckCycle(records, tuple(ordered), tuple(messages), unkept)
 
 
@@ -186,8 +186,8 @@ def save_records_and_degraded_marks(node: Node, records: Mapping[str, HealthReco
         if isinstance(err, PermissionError):
             raise
         return (
-            f"{directory} takes no file: {err.strerror}: the mounts are checked and repaired, but failures are not "
-            f"counted (df -h {directory}; df -i {directory})"
+            f"{directory} cannot be written: {err.strerror}: the mounts are checked and repaired, but failures are "
+            f"not counted (df -h {directory}; df -i {directory})"
         )
     return ""
 

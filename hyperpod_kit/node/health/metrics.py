@@ -80,19 +80,19 @@ def render_metrics(
     lines += _format_metric(
         "hyperpod_kit_mount_failed_repairs_total",
         "counter",
-        "Repairs since boot that did not help.",
+        "Repairs since boot that failed.",
         [(labels, record.failed_repairs_total) for labels, record in named],
     )
     lines += _format_metric(
         "hyperpod_kit_health_seconds", "gauge", "How long the last whole check took.", [({}, check_seconds)]
     )
     lines += _format_metric(
-        "hyperpod_kit_health_kept", "gauge", "Whether what the checks find can be kept.", [({}, records_kept)]
+        "hyperpod_kit_health_kept", "gauge", "Whether the results of the checks can be stored.", [({}, records_kept)]
     )
     lines += _format_metric(
         "hyperpod_kit_unprotected_mounts",
         "gauge",
-        "Mounts of others' contents without nosuid and nodev.",
+        "Mounts with content of other users without nosuid and nodev.",
         [({}, unprotected_count)],
     )
     if are_rules_in_force is not None:
@@ -120,7 +120,7 @@ def render_metrics(
         lines += _format_metric(
             "hyperpod_kit_checkpoint_lost_saves",
             "gauge",
-            "Saves in a row that came to nothing.",
+            "Saves in a row that failed.",
             [(_run_labels(saves_note), saves_note.note.lost_in_row) for saves_note in saves],
         )
         steps = [(_run_labels(saves_note), saves_note.note.durable_step) for saves_note in saves]
@@ -186,13 +186,13 @@ def _job_metrics(jobs: Sequence[FoundJob]) -> Iterable[str]:
     yield from _format_metric(
         "hyperpod_kit_job_lost_steps",
         "gauge",
-        "Steps that were done twice, as far as that is known.",
+        "Steps that were done twice, as far as known.",
         [(labels, note.lost_steps) for labels, note in named if note.lost_steps is not None],
     )
     yield from _format_metric(
         "hyperpod_kit_job_goodput_ratio",
         "gauge",
-        "Part of the GPU time that the job has held in which steps were done that lasted.",
+        "Share of the job's GPU time that was spent on steps that lasted.",
         [(labels, note.goodput) for labels, note in named if note.goodput is not None],
     )
     steps = [({"job_id": job.note.job, "uid": str(job.uid)}, job.step) for job in jobs if job.step is not None]

@@ -47,10 +47,10 @@ def repair_if_needed_and_save_outcome(node: Node, mount: Mount) -> Optional[Repa
         failures = health_record.load_health_records(node).get(mount.name, HealthRecord({})).failures
         action = repair_action_for_state(mount, mount_check.status, failures)
         if mount_check.status.healthy:
-            result = RepairOutcome(True, "nothing to repair: it serves")
+            result = RepairOutcome(True, "nothing to repair: the mount works")
         elif action not in REPAIRS:
             result = RepairOutcome(
-                False, f"{mount_check.status.state} is not repaired from here: {mount_check.status.detail}"
+                False, f"{mount_check.status.state} cannot be repaired on this node: {mount_check.status.detail}"
             )
         elif (
             mount_check.status.state == MountState.STALE
@@ -112,7 +112,7 @@ def carry_out_repair(node: Node, mount: Mount, action: RepairAction) -> RepairOu
         else:
             verb = "start"
         audit.record_root_action_in_journal(
-            f"{verb}ed", unit, f"{mount.path} does not serve", asked_by=_audit_requester(mount)
+            f"{verb}ed", unit, f"{mount.path} does not work", asked_by=_audit_requester(mount)
         )
         node.runner.run(["systemctl", verb, unit], timeout=260)
         await_mounted_or_raise(node, mount, seconds=20)

@@ -39,7 +39,7 @@ def _recorded_environment_failure(node: Node) -> List[str]:
     failure = read_text(node.paths.training_environment_failure)
     if failure is None:
         return []
-    return [f"no usable training environment here: {failure.strip()}; then: hyperpod-kit node apply"]
+    return [f"no usable training environment on this node: {failure.strip()}; then: hyperpod-kit node apply"]
 
 
 def _recorded_access_refusals(node: Node) -> List[str]:

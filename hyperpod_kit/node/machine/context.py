@@ -66,8 +66,8 @@ def read_config(paths: NodePaths) -> NodeConfig:
     text = read_text(paths.node_config)
     if text is None:
         raise NoBundle(
-            f"{paths.node_config}: not there: no bundle is installed on this machine",
-            hint="hyperpod-kit create-cluster installs it; here: hyperpod-kit validate-mounts",
+            f"{paths.node_config}: no such file: no bundle is installed on this machine",
+            hint="hyperpod-kit create-cluster installs the bundle; on this machine: hyperpod-kit validate-mounts",
         )
     try:
         return NodeConfig.from_json(text)

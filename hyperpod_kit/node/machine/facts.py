@@ -89,7 +89,7 @@ def facts_from_resource_config(
         return None
     if instance.group not in roles:
         raise UnknownRole(
-            f"this node is in instance group {instance.group}, the bundle knows {', '.join(sorted(roles))}",
+            f"this node is in instance group {instance.group}, but the bundle has only {', '.join(sorted(roles))}",
             hint="add the group to provisioning_parameters.json, then hyperpod-kit upload",
         )
     region, partition = resource_config.region_and_partition(raw)
@@ -179,8 +179,8 @@ def gather(
     if observed[0] is None:
         if not os.path.exists(path):
             raise NodeError(
-                f"{path}: not there, so nothing says which node this is",
-                hint="run on a HyperPod node, or name the file: SAGEMAKER_RESOURCE_CONFIG_PATH",
+                f"{path}: no such file, so the identity of this node is unknown",
+                hint="run the command on a HyperPod node, or set SAGEMAKER_RESOURCE_CONFIG_PATH to the file",
             )
         raise UnknownRole(
             f"{path} lists no instance with an address of this machine ({hostname})",

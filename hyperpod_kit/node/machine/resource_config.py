@@ -49,8 +49,8 @@ def find_local_instance(
     """
     if resource_config.get("ClusterType") == "Kubernetes":
         raise NodeError(
-            "this cluster is orchestrated by Kubernetes, and this bundle is for Slurm",
-            hint="use a Slurm cluster; on EKS, volumes are the CSI drivers' business",
+            "this cluster is orchestrated by Kubernetes, but this bundle is for Slurm",
+            hint="use a Slurm cluster; on EKS, CSI drivers mount the volumes",
         )
     listed = [instance for instance in instances(resource_config) if is_local_address(instance.address)]
     if not listed:
@@ -65,13 +65,13 @@ def find_local_instance(
     if len({instance.group for instance in entries}) == 1:
         return entries[-1]
     ids = ", ".join(f"{instance.instance_id or 'no id'} in {instance.group}" for instance in listed)
-    identity = "does not know its instance id"
+    identity = "has no known instance id"
     if local_id:
         identity = f"is {local_id}"
     raise AmbiguousAddress(
         f"address {listed[0].address} is listed in the instance groups {' and '.join(groups)} ({ids}), and this "
         f"machine {identity}",
-        hint="wait until HyperPod has written /opt/ml/config/resource_config.json anew, then hyperpod-kit node apply",
+        hint="wait until HyperPod has rewritten /opt/ml/config/resource_config.json, then hyperpod-kit node apply",
     )
 
 

@@ -95,7 +95,7 @@ def _save_and_free_ended_jobs_memory(node: Node) -> List[CleanupOutcome]:
             if not before.get("unanswered"):
                 outcomes.append(
                     CleanupOutcome(
-                        snapshots.job, snapshots.uid, False, f"Slurm cannot be asked about it: {err.message}"
+                        snapshots.job, snapshots.uid, False, f"Slurm cannot be queried about it: {err.message}"
                     )
                 )
             noted[f"{snapshots.uid}.{snapshots.job}"] = {**before, "unanswered": True}
@@ -137,7 +137,7 @@ def _save_and_free_if_ended(node: Node, folder: str, snapshots: OrphanedSnapshot
         # As the Epilog does it: some nodes hold more than a minute can save. One that runs already is not started.
         unit = flush_unit(snapshots.job, 0, snapshots.uid)
         node.runner.run(["systemctl", "--no-block", "start", unit], timeout=10)
-        return CleanupOutcome(snapshots.job, snapshots.uid, False, f"{unit} sees to them")
+        return CleanupOutcome(snapshots.job, snapshots.uid, False, f"{unit} handles them")
     return _flush_as_owner(folder, snapshots, job=snapshots.job)
 
 

@@ -85,7 +85,7 @@ def start_unit_protect_and_copy_homes(node: Node, mount: Mount) -> Tuple[bool, s
         carried = copy_homes_missing_on_mount(node, mount)
         parts = [mount_plan.status.source, mount_plan.status.detail]
         if was_mounted_with_other_options(node, mount):
-            parts.append("its new options count from the next mount on")
+            parts.append("its new options apply from the next mount on")
         parts.extend(carried)
         if protected:
             parts.append(f"{' and '.join(PROTECTED)} set")
@@ -309,7 +309,7 @@ def copy_homes_missing_on_mount(node: Node, mount: Mount) -> List[str]:
     except RunError as err:
         raise MountFailed(
             f"{mount.name}: the homes beneath {mount.path} cannot be copied to it: {err.message}",
-            hint="does its export squash root? FSx for OpenZFS: no_root_squash",
+            hint="check whether its export squashes root; for FSx for OpenZFS: no_root_squash",
         ) from err
 
 

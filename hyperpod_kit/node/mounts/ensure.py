@@ -49,7 +49,7 @@ def detach_dead_mount(node: Node, mount: Mount) -> bool:
         audit.record_root_action_in_journal(
             "unmounted",
             mount.path,
-            "what served it is gone, and whoever used it got errors only",
+            "its daemon or server is gone, and every use of it returned errors",
             asked_by=f"mount {mount.name}",
             owner=mount.owner or "",
         )

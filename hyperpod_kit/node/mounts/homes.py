@@ -123,7 +123,7 @@ def _require_owner_user(node: Node, mount: Mount) -> User:
         if user.name == mount.owner:
             return user
     raise NodeError(
-        f"{mount.name}: its owner {mount.owner} is none of the users of this cluster",
+        f"{mount.name}: its owner {mount.owner} is not a user of this cluster",
         hint="hyperpod-kit upload with the same version",
     )
 
@@ -147,7 +147,7 @@ def _ensure_root_directory_with(node: Node, path: str, gid: int, mode: int) -> b
     with contextlib.suppress(FileExistsError):
         by_descriptor.make_directory(real, 0o700)
     if not stat.S_ISDIR(os.lstat(real).st_mode):
-        raise NodeError(f"{path} guards a home and must be a directory, but is something else", hint=f"ls -ld {path}")
+        raise NodeError(f"{path} protects a home and must be a directory, but is not one", hint=f"ls -ld {path}")
     node.runner.run(["chown", "--no-dereference", f"0:{gid}", real], timeout=30)
     by_descriptor.set_mode(real, mode)
     return True
@@ -176,8 +176,7 @@ def _ensure_home_link(node: Node, mount: Mount) -> bool:
         by_descriptor.symlink(_expected_home_link_target(mount), real)
     except FileExistsError:
         raise NodeError(
-            f"{home} is there already and holds something else than the home of {mount.owner} on "
-            f"{mount.source_field_values()[0]}",
+            f"{home} already exists and is not the home of {mount.owner} on {mount.source_field_values()[0]}",
             hint=f"ls -la {home}",
         ) from None
     return True

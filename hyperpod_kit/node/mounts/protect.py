@@ -53,12 +53,15 @@ class Unprotected(NamedTuple):
     def message(self) -> str:
         """What is wrong, and the way out."""
         if self.configured_name:
-            remedy = "hyperpod-kit node apply there sets them"
+            remedy = "hyperpod-kit node apply on the node sets them"
         else:
-            remedy = f"mount -o remount,bind,{','.join(PROTECTED)} {self.path}, and the same where it is made (fstab)"
+            remedy = (
+                f"mount -o remount,bind,{','.join(PROTECTED)} {self.path}, and set the same options where it is "
+                "configured (fstab)"
+            )
         return (
-            f"{self.path} ({self.what}) is mounted without {','.join(self.missing_flags)}: whoever its server takes "
-            f"for root makes programs there that are root on this node; {remedy}"
+            f"{self.path} ({self.what}) is mounted without {','.join(self.missing_flags)}: any account that its "
+            f"server accepts as root can put programs there that run as root on this node; {remedy}"
         )
 
 

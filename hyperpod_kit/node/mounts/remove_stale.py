@@ -124,7 +124,7 @@ def remove_stale_mounts_and_units(node: Node) -> Tuple[bool, List[str]]:
             reason = err.message
         if reason:
             staying.append(mount)
-            notes.append(f"{mount.path} {reason}: it goes at the next boot")
+            notes.append(f"{mount.path} {reason}: it is removed at the next boot")
     units = removable_units(node, staying)
     if units:
         _stop_units(node, [name for name in units if name.endswith(".service")])
@@ -177,7 +177,7 @@ def _unmount_and_delete_records(node: Node, mount: Mount) -> bool:
     detach_dead_mount(node, mount)
     if made_here:
         audit.record_root_action_in_journal(
-            "unmounted", mount.path, "the configuration has it no more", asked_by="apply of a bundle"
+            "unmounted", mount.path, "it is no longer in the configuration", asked_by="apply of a bundle"
         )
     if mount.traits.service.daemon:
         _stop_units(node, [carrier_unit(mount)])  # the daemon unmounts when it ends

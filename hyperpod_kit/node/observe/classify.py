@@ -50,10 +50,10 @@ def classify(mount: Mount, observation: MountObservation, deadline: float) -> Tu
         return MountState.WRONG_TARGET, identity.detail
     if probed.outcome == "no_answer":
         if identity.endpoint_is_dead:
-            return MountState.STALE, "what served the mount is gone"
+            return MountState.STALE, "the mount's daemon or server is gone"
         return MountState.HUNG, f"no answer within {deadline:g} s"
     if probed.outcome == "not_asked":
-        return MountState.UNKNOWN, "this node was too busy to ask"
+        return MountState.UNKNOWN, "this node was too busy for the check"
     if probed.outcome == "error":
         return MountState.UNKNOWN, f"{probed.operation}: {os.strerror(probed.errno)}"
     failed = _deep_probe_failure(mount, probed)
@@ -72,7 +72,7 @@ def classify(mount: Mount, observation: MountObservation, deadline: float) -> Tu
     if probed.latency_ms > deadline * SLOW_PART * 1000:
         return MountState.SLOW, f"answered after {probed.latency_ms:.0f} ms"
     if observation.entry.stacked > 1:
-        return MountState.OK, f"{observation.entry.stacked} mounts lie one above the other"
+        return MountState.OK, f"{observation.entry.stacked} mounts are stacked on this path"
     return MountState.OK, identity.detail if identity.detail.startswith("known by") else ""
 
 
@@ -92,7 +92,7 @@ def _deep_probe_failure(mount: Mount, probed: Probed) -> Optional[Tuple[MountSta
     if probed.errno in DEAD:
         return MountState.STALE, f"{probed.operation}: {_dead_text(probed.errno)}"
     if probed.errno == errno.ETIMEDOUT:
-        return MountState.SLOW, f"{probed.operation}: no end in time"
+        return MountState.SLOW, f"{probed.operation}: did not end in time"
     if probed.errno in NO_SPACE:
         return MountState.FULL, error_text
     if probed.errno == errno.EROFS:

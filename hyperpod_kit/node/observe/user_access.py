@@ -115,9 +115,9 @@ def questions_who_can_write(node: Node, mounts: Sequence[Mount]) -> Iterator[Wri
 
 
 _OWNER = "set uid or gid and dir_mode of the mount in the configuration, then: hyperpod-kit upload"
-_DIRECTORY = "make a directory for them there, as root: install -d -o USER -g GROUP DIRECTORY"
-_HOME = "hyperpod-kit users apply mends the access point of a home"
-_SHARE = "hyperpod-kit node apply mends the directory; NFS servers take 16 groups of a user at most"
+_DIRECTORY = "create a directory for them there, as root: install -d -o USER -g GROUP DIRECTORY"
+_HOME = "hyperpod-kit users apply repairs the access point of a home"
+_SHARE = "hyperpod-kit node apply repairs the directory; NFS servers accept at most 16 groups per user"
 
 
 def _questions_who_can_write_to_shares(
@@ -197,7 +197,7 @@ def describe_refusal_if_none_can_write(question: WriteQuestion, path: str) -> st
         where = f"{question.path} or a directory in it"
     else:
         where = question.path
-    return f"{where} takes no file of {_format_names(question.writers)}: it is {facts}; {question.remedy}"
+    return f"{where} cannot be written by {_format_names(question.writers)}: it is {facts}; {question.remedy}"
 
 
 def _list_directories(path: str) -> Tuple[List[str], bool]:

@@ -45,7 +45,7 @@ def _ensure_database_and_slurmdbd(node: Node) -> StepOutcome:
     done.append(software.ensure_installed(node, slurmdbd.SLURMDBD))
     program = software.find_program(node, slurmdbd.SLURMDBD)
     if program is None:
-        raise NodeError(f"{slurmdbd.SLURMDBD.programs[0]} is not there")
+        raise NodeError(f"{slurmdbd.SLURMDBD.programs[0]} is not installed")
     if slurmdbd.ensure_slurmdbd(node, accounting, program):
         done.append("started slurmdbd")
     summary = "; ".join(part for part in done if part)
@@ -67,7 +67,7 @@ def _describe_pending_database_and_slurmdbd(node: Node) -> str:
 def _stop_database_and_slurmdbd(node: Node) -> str:
     slurmdbd.stop_slurmdbd_and_delete_files(node)
     disable_mariadb_if_configured_by_kit(node)
-    return "slurmdbd and its MariaDB rest; what is in the database stays"
+    return "slurmdbd and its MariaDB are stopped; the database is kept"
 
 
 def _ensure_associations_and_copy_database(node: Node) -> StepOutcome:
@@ -203,8 +203,8 @@ def _create_database_from_last_copy(node: Node) -> List[str]:
         deferred_actions.record_action(node, associations.RUNAWAYS)
     deferred_actions.delete_action_record(node, RESTORING)
     if copy:
-        return ["made its database from the last copy"]
-    return ["made its database, empty"]
+        return ["created its database from the last copy"]
+    return ["created its database, empty"]
 
 
 def _run_sql(node: Node, statement: str, *, check: bool = True) -> str:

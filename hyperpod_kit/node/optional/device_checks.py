@@ -33,7 +33,7 @@ def _undo_device_checks(node: Node) -> str:
     for path in (node.paths.device_record, node.paths.under_root(f"{directory}/{METRICS}") if directory else ""):
         with contextlib.suppress(FileNotFoundError):
             by_descriptor.unlink(path)
-    return change or "nobody looks at GPUs and EFA devices any more"
+    return change or "GPUs and EFA devices are no longer checked"
 
 
 STEP = OptionalStep("device_checks", _check_devices_for_log, no_changes, _undo_device_checks, roles=(Role.COMPUTE,))

@@ -76,9 +76,9 @@ def _read_daemon_settings(node: Node) -> Dict[str, Any]:
         else:
             daemon_settings = {}
     except ValueError as err:
-        raise NodeError(f"{DAEMON} is no JSON: {err}", hint="correct it: Docker does not start with it") from err
+        raise NodeError(f"{DAEMON} is not JSON: {err}", hint="correct it: Docker does not start with it") from err
     if not isinstance(daemon_settings, dict) or not isinstance(daemon_settings.get("runtimes", {}), dict):
-        raise NodeError(f"{DAEMON} is not an object of settings", hint="correct it: Docker does not start with it")
+        raise NodeError(f"{DAEMON} is not a JSON object", hint="correct it: Docker does not start with it")
     return daemon_settings
 
 
@@ -219,11 +219,11 @@ def _undo_docker(node: Node) -> str:
         node.runner.run(["gpasswd", "--delete", name, GROUP], timeout=30, check=False)
     if note.get("before"):
         node.runner.run(["systemctl", "try-restart", CONTAINERD, UNIT], timeout=180, check=False)
-        summary = "Docker is as it was before"
+        summary = "Docker has its previous configuration"
     else:
         resting = ["systemctl", "disable", "--now", "--quiet", UNIT, SOCKET]
         node.runner.run(resting, timeout=180, check=False)
-        summary = "Docker rests; its images stay"
+        summary = "Docker is stopped; its images are kept"
     deferred_actions.delete_action_record(node, RESTART)
     with contextlib.suppress(FileNotFoundError):
         by_descriptor.unlink(node.paths.optional_step_done_stamp(STEP.name))

@@ -52,7 +52,7 @@ def _apply_enroot(node: Node) -> StepOutcome:
     if written:
         done.append(f"wrote {', '.join(os.path.basename(path) for path in written)}")
     if ensure_directories(node):
-        done += ["made its directories"]
+        done += ["created its directories"]
     else:
         done += []
     done.append(software.ensure_installed(node, ENROOT))
@@ -73,7 +73,7 @@ def _undo_enroot(node: Node) -> str:
     for path in _expected_files(node):
         with contextlib.suppress(FileNotFoundError):
             by_descriptor.unlink(path)
-    return "enroot unpacks to where it did before; what it has unpacked stays"
+    return "enroot unpacks to its previous directory; unpacked images are kept"
 
 
 def ensure_directories(node: Node) -> bool:

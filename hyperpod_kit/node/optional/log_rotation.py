@@ -81,7 +81,7 @@ def _undo_log_rotation(node: Node) -> str:
     for path in (CONF, STATE):
         with contextlib.suppress(FileNotFoundError):
             by_descriptor.unlink(node.paths.under_root(path))
-    return "logs grow as they did"
+    return "logs are no longer rotated by the kit"
 
 
 def rotate_logs(node: Node) -> None:

@@ -65,7 +65,7 @@ def _apply_node_exporter(node: Node) -> StepOutcome:
     if read_text(_drop_in_path(node)) != _drop_in_text(node):
         deferred_actions.record_action(node, RESTART)
         write_if_different(_drop_in_path(node), _drop_in_text(node))
-        done.append(f"told it of {metrics_directory(node)}")
+        done.append(f"set its directory {metrics_directory(node)}")
     if deferred_actions.is_recorded(node, RESTART) or systemd.needs_daemon_reload(node, [UNIT]):
         systemd.daemon_reload(node)
     systemd.enable(node, UNIT)
@@ -99,7 +99,7 @@ def _undo_node_exporter(node: Node) -> str:
         with contextlib.suppress(FileNotFoundError):
             by_descriptor.unlink(path)
     systemd.daemon_reload(node)
-    return "the exporter rests"
+    return "the exporter is stopped"
 
 
 def write_slurm_metrics(node: Node) -> None:

@@ -56,10 +56,10 @@ def _expected_text(node: Node, path: str) -> str:
     """Text of /etc/pam.d/sshd. Raises NodeError."""
     text = read_text(node.paths.under_root(CONF))
     if text is None:
-        raise NodeError(f"{CONF} is not there: sshd asks no module of PAM's", hint="install openssh-server")
+        raise NodeError(f"no such file: {CONF}; sshd uses no PAM module", hint="install openssh-server")
     if "pam_slurm_adopt" in without_kit_block(text):
         raise NodeError(
-            f"{CONF} names pam_slurm_adopt already, outside of our block",
+            f"{CONF} already names pam_slurm_adopt, outside the kit's block",
             hint="remove that line, or hyperpod_kit.steps.pam_slurm_adopt",
         )
     # At the top: SSSD's profile ends the stack for local users (`sufficient pam_localuser.so` in common-account), and
@@ -79,9 +79,9 @@ def _apply_pam_slurm_adopt(node: Node) -> StepOutcome:
         raise NodeError("pam_slurm_adopt.so is not there")
     door = os.path.join(os.path.dirname(pam_module().programs[-1]), LET_THROUGH)
     if not os.path.exists(node.paths.under_root(door)):
-        raise NodeError(f"{door} is not there: without it root would be kept out too", hint="install libpam-modules")
+        raise NodeError(f"{door} is missing: without it root could not log in either", hint="install libpam-modules")
     if write_if_different(node.paths.under_root(CONF), _expected_text(node, path)):
-        done.append("ssh is for who has a job here")
+        done.append("ssh is limited to users with a job on this node")
     summary = "; ".join(part for part in done if part)
     return StepOutcome(bool(summary), summary)
 
@@ -91,16 +91,16 @@ def _refuse_if_sshd_without_pam(node: Node) -> None:
     try:
         settings = node.runner.run(["sshd", "-T"], timeout=30).stdout.lower().splitlines()
     except RunError as err:
-        raise NodeError(f"sshd does not take its own configuration: {err.stderr.strip() or err.message}") from err
+        raise NodeError(f"sshd rejects its configuration: {err.stderr.strip() or err.message}") from err
     if "usepam yes" not in settings:
-        raise NodeError("sshd has UsePAM off, so it asks no module", hint="set UsePAM yes in /etc/ssh/sshd_config")
+        raise NodeError("sshd has UsePAM off, so it uses no PAM module", hint="set UsePAM yes in /etc/ssh/sshd_config")
 
 
 def _describe_pending_changes(node: Node) -> str:
     path = software.find_program(node, pam_module())
     parts = [software.describe_pending_install(node, pam_module())]
     if not (path and read_text(node.paths.under_root(CONF)) == _expected_text(node, path)):
-        parts.append(f"our lines into {CONF}")
+        parts.append(f"the kit's lines into {CONF}")
     return "; ".join(part for part in parts if part)
 
 
@@ -108,7 +108,7 @@ def _undo_pam_slurm_adopt(node: Node) -> str:
     text = read_text(node.paths.under_root(CONF))
     if text is not None:
         write_if_different(node.paths.under_root(CONF), without_kit_block(text))
-    return "ssh is for everybody again"
+    return "ssh is open to all users again"
 
 
 STEP = OptionalStep(

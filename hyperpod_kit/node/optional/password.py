@@ -36,7 +36,7 @@ def read_password(node: Node, secret_arn: str, *, forbidden_characters: str) -> 
     refused = set(forbidden_characters) | {"\\"}
     if not isinstance(password, str) or not password or not password.isprintable() or set(password) & refused:
         raise NodeError(
-            f"the secret {secret} holds no password that can be written into a file of settings",
+            f"the secret {secret} has no password that can be written into a settings file",
             hint="keep it as text, or as JSON with a key `password`; "
             f"without line ends and without any of {' '.join(sorted(refused))}",
         )

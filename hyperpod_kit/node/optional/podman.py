@@ -47,7 +47,7 @@ def _apply_podman(node: Node) -> StepOutcome:
     if text and write_if_different(node.paths.under_root(CONF), text):
         done = ["wrote its storage.conf"]
     if ensure_directory(node):
-        done += ["made its directory"]
+        done += ["created its directory"]
     else:
         done += []
     done.append(software.ensure_installed(node, PODMAN))
@@ -68,7 +68,7 @@ def _undo_podman(node: Node) -> str:
     if (read_text(node.paths.under_root(CONF)) or "").startswith(HEADER):
         with contextlib.suppress(FileNotFoundError):
             by_descriptor.unlink(node.paths.under_root(CONF))
-    return "Podman unpacks to where it did before; what it has on the local disk stays until the disk goes"
+    return "Podman unpacks to its previous directory; its images on the local disk are kept until the disk is lost"
 
 
 def ensure_directory(node: Node) -> bool:

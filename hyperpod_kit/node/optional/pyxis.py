@@ -28,7 +28,7 @@ def _describe_pending_changes(node: Node) -> str:
 
 
 def _undo_without_action(node: Node) -> str:
-    return "Slurm does not load it any more; the package stays"
+    return "Slurm no longer loads it; the package is kept"
 
 
 # Required: with its line in plugstack.conf, no slurmd starts without it.

@@ -57,12 +57,12 @@ def ensure_installed(node: Node, software: Software) -> str:
             apt.install_from_apt_repositories(node, name, *software.beside)
         except HyperpodKitError as err:
             raise NodeError(
-                f"{software.programs[0]} is not there, and {err.message}",
-                hint=f"list {name} and what it needs under hyperpod_kit.clients, or use an image that has it",
+                f"{software.programs[0]} is not installed, and {err.message}",
+                hint=f"list {name} and its dependencies under hyperpod_kit.clients, or use an image that has it",
             ) from err
         done = f"installed {name} from the package sources of the node"
     if find_program(node, software) is None:
-        raise NodeError(f"{done}, and still {software.programs[0]} is not there")
+        raise NodeError(f"{done}, but {software.programs[0]} is still missing")
     return done
 
 

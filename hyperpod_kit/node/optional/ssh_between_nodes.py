@@ -41,8 +41,8 @@ def host_keys_mount(node: Node) -> Mount:
     configuration = node.config.steps.ssh_between_nodes
     if configuration is None or not configuration.mount:
         raise NodeError(
-            "no mount on which the nodes could find each other's host keys",
-            hint="name one that every node has: hyperpod_kit.steps.ssh_between_nodes.mount",
+            "no mount that the nodes share for their host keys",
+            hint="set a mount that every node has: hyperpod_kit.steps.ssh_between_nodes.mount",
         )
     return node.mount(configuration.mount)
 
@@ -58,7 +58,7 @@ def _apply_ssh_between_nodes(node: Node) -> StepOutcome:
     _reload_sshd_if_recorded(node)
     if not changed:
         return StepOutcome()
-    return StepOutcome(True, f"{host_keys.count_trusted_host_names(node)} hosts are known")
+    return StepOutcome(True, f"{host_keys.count_trusted_host_names(node)} host names are trusted")
 
 
 def _describe_pending_changes(node: Node) -> str:
@@ -84,7 +84,7 @@ def _undo_ssh_between_nodes(node: Node) -> str:
             write_if_different(node.paths.under_root(path), without_kit_block(text))
     host_keys.delete_stamps(node)
     _reload_sshd_if_recorded(node)
-    return "passwords or keys again"
+    return "ssh between nodes needs passwords or keys again"
 
 
 def _reload_sshd_if_recorded(node: Node) -> None:

@@ -106,7 +106,7 @@ def _outdated_file_paths(node: Node) -> List[str]:
 def _apply_sssd(node: Node) -> StepOutcome:
     current = read_text(node.paths.under_root(CONF))
     if current is not None and not current.startswith(HEADER):
-        raise NodeError(f"{CONF} was not written by hyperpod-kit", hint="remove it, or hyperpod_kit.steps.sssd")
+        raise NodeError(f"{CONF} was not written by hyperpod-kit", hint="remove the file, or hyperpod_kit.steps.sssd")
     files, outdated, done = _expected_files(node), _outdated_file_paths(node), [software.ensure_installed(node, SSSD)]
     if outdated:
         deferred_actions.record_action(node, RESTART)
@@ -116,7 +116,7 @@ def _apply_sssd(node: Node) -> StepOutcome:
     if not _is_mkhomedir_enabled(node):
         write_if_different(node.paths.optional_step_done_stamp(STEP.name), "mkhomedir\n")
         node.runner.run(["pam-auth-update", "--enable", "mkhomedir"], timeout=60)
-        done.append("homes are made at the first login")
+        done.append("homes are created at the first login")
     systemd.enable(node, UNIT)
     try:
         if deferred_actions.is_recorded(node, RESTART):
@@ -129,7 +129,7 @@ def _apply_sssd(node: Node) -> StepOutcome:
         ) from err
     deferred_actions.delete_action_record(node, RESTART)
     if " sss" not in (read_text(node.paths.under_root(NAMES)) or ""):
-        raise NodeError(f"{NAMES} does not ask SSSD for names", hint="dpkg-reconfigure libnss-sss")
+        raise NodeError(f"{NAMES} does not look up names in SSSD", hint="dpkg-reconfigure libnss-sss")
     summary = "; ".join(part for part in done if part)
     return StepOutcome(bool(summary), summary)
 
@@ -146,7 +146,7 @@ def _write_or_delete_if_empty(node: Node, path: str, text: str) -> None:
         try:
             node.runner.run(["visudo", "--check", "--file", "-"], timeout=20, input=text)
         except RunError as err:
-            raise NodeError(f"sudo does not take {path}: {err.stderr.strip() or err.message}") from err
+            raise NodeError(f"sudo rejects {path}: {err.stderr.strip() or err.message}") from err
     by_descriptor.make_parents(real)
     mode = 0o600
     if path == SUDOERS:
@@ -168,7 +168,7 @@ def _describe_pending_changes(node: Node) -> str:
     if outdated:
         parts.append(f"write {', '.join(outdated)}")
     if not _is_mkhomedir_enabled(node):
-        parts.append("have homes made at the first login")
+        parts.append("create homes at the first login")
     if not runs:
         parts.append(f"enable and start {UNIT}")
     if runs and (outdated or deferred_actions.is_recorded(node, RESTART)):
@@ -193,7 +193,7 @@ def _undo_sssd(node: Node) -> str:
         with contextlib.suppress(FileNotFoundError):
             by_descriptor.unlink(node.paths.under_root(f"{STATE}/{name}"))
     deferred_actions.delete_action_record(node, RESTART)
-    return "the directory's users are unknown here; their homes stay"
+    return "the directory's users are unknown on this node; their homes are kept"
 
 
 STEP = OptionalStep("sssd", _apply_sssd, _describe_pending_changes, _undo_sssd)

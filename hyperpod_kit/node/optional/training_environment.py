@@ -90,7 +90,7 @@ def _owner_uid(configuration: TrainingEnvironment) -> int:
         return pwd.getpwnam(configuration.owner).pw_uid
     except KeyError:
         raise NodeError(
-            f"this node has no user {configuration.owner}, who is to own the training environment",
+            f"this node has no user {configuration.owner}, the owner of the training environment",
             hint="add the user to hyperpod_kit.users, or name another `owner`",
         ) from None
 
@@ -106,7 +106,7 @@ def _require_mount_serves(node: Node, path: str) -> None:
     mount = _mount_with_environment(node, path)
     if mount is not None and not check_mount(node, mount).healthy:
         raise NodeError(
-            f"the mount {mount.name} of {path} does not serve", hint=f"hyperpod-kit node mounts {mount.name}"
+            f"the mount {mount.name} of {path} does not work", hint=f"hyperpod-kit node mounts {mount.name}"
         )
 
 
@@ -160,7 +160,7 @@ def _ensure_version(node: Node) -> StepOutcome:
     version = dataclass_from_json(EnsuredVersion, raw)
     link = f"{configuration.directory}/{spec.machine}"
     if version.made:
-        return StepOutcome(True, f"made {version.path}; {link} leads to it")
+        return StepOutcome(True, f"made {version.path}; {link} points to it")
     if version.moved:
         return StepOutcome(True, f"{link} leads to {version.path}")
     return StepOutcome(detail=f"{link} leads to {version.path}")
@@ -187,7 +187,7 @@ def _delete_failure_note(node: Node) -> None:
 
 def _undo_training_environment(node: Node) -> str:
     _delete_failure_note(node)
-    return "no environment is made or checked any more; those that were made stay"
+    return "environments are no longer made or checked; existing environments are kept"
 
 
 STEP = OptionalStep(

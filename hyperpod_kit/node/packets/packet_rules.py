@@ -89,7 +89,7 @@ def ensure_rules_and_reserve_ports(node: Node) -> bool:
         try_newly_reserve_ports_in_kernel(node, *expected.ports)
     if _tool_enforcing_rules_or_empty(node, expected):
         return False
-    reason = f"neither {NFT} nor {IPTABLES} is here"
+    reason = f"neither {NFT} nor {IPTABLES} is installed"
     if _is_program_present(node, NFT):
         try:
             # In one transaction: the table is never without its rules.
@@ -184,14 +184,14 @@ def _last_note(node: Node) -> Dict[str, Any]:
 def _restored_message(in_force: bool) -> str:
     if in_force:
         return "the packet rules were gone: set again"
-    return "the packet rules were gone: and cannot be set again"
+    return "the packet rules were missing and cannot be set again"
 
 
 def warnings(node: Node) -> List[str]:
     """Return what reports say of the rules, by their recorded state: runs no command."""
     expected = expected_rules(node)
     lines = [
-        f"metadata_service.users names {name}, and no account here is called so" for name in expected.unknown_names
+        f"metadata_service.users names {name}, but this node has no such account" for name in expected.unknown_names
     ]
     noted = None
     if expected:

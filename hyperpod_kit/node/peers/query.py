@@ -52,7 +52,7 @@ class PeerQuery:
             return cls(nodes, connect_timeout=float(raw["connect_timeout"]), timeout=float(raw["timeout"]))
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as err:
             raise UsageError(
-                f"standard input is not a list of nodes to ask: {err}",
+                f"standard input is not a list of nodes to query: {err}",
                 hint="hyperpod-kit validate-mounts --via controller writes it",
             ) from err
 
@@ -207,7 +207,11 @@ class SlurmTransport:
             return SlurmRoute([*self._clean, *step_in_job], owner=job.uid)
         if os.geteuid() != 0:
             return SlurmRoute(
-                None, f"{name} is busy with job {job.job_id} of user {job.uid}: only root can ask beside it"
+                None,
+                (
+                    f"{name} is busy with job {job.job_id} of user {job.uid}: only root can query the node beside the "
+                    "job"
+                ),
             )
         become = ["setpriv", f"--reuid={job.uid}", f"--regid={job.gid}", "--init-groups"]
         return SlurmRoute([*self._clean, *become, *step_in_job], owner=job.uid)

@@ -58,13 +58,13 @@ def _describe_pending_start(node: Node) -> str:
 
 def _start_set_up(node: Node) -> StepOutcome:
     if not _has_efa_device(node):
-        return StepOutcome(False, "no EFA device here: Lustre is mounted by TCP")
+        return StepOutcome(False, "no EFA device on this node: Lustre is mounted over TCP")
     if _has_efa_in_lnet(node):
         return StepOutcome()
     try:
         node.runner.run(["systemctl", "start", UNIT], timeout=START_SECONDS)
     except RunError as err:
-        raise NodeError(f"{UNIT} did not start, so Lustre is mounted by TCP: {err.message}", hint=HINT) from err
+        raise NodeError(f"{UNIT} did not start, so Lustre is mounted over TCP: {err.message}", hint=HINT) from err
     if not _has_efa_in_lnet(node):
-        raise NodeError(f"{UNIT} has run, and LNet has no EFA: Lustre is mounted by TCP", hint=HINT)
+        raise NodeError(f"{UNIT} has run, but LNet has no EFA: Lustre is mounted over TCP", hint=HINT)
     return StepOutcome(True)

@@ -20,8 +20,8 @@ def required_group_changes(node: Node, group: Group) -> List[str]:
     group_entry = getent_entry(node, "group", group.name)
     if group_entry is not None and group_entry[2] != str(group.gid):
         raise NodeError(
-            f"group {group.name} has the id {group_entry[2]} here, expected {group.gid}",
-            hint="choose another gid in the configuration: shared files belong to numbers",
+            f"group {group.name} has the id {group_entry[2]} on this node, expected {group.gid}",
+            hint="choose another gid in the configuration: files on shared storage belong to numeric ids",
         )
     if group_entry is None:
         taken = getent_entry(node, "group", str(group.gid))

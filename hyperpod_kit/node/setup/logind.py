@@ -44,7 +44,7 @@ def describe_pending_changes(node: Node) -> str:
     if read_text(node.paths.under_root(CONF)) != TEXT:
         return f"write {CONF}"
     if _removes_ipc_at_logout(node):
-        return "have systemd-logind read its configuration"
+        return "make systemd-logind reload its configuration"
     return ""
 
 

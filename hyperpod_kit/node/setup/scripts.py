@@ -123,13 +123,13 @@ AFTER_SLURM_STEPS = ScriptSteps(AFTER_SLURM)
 def _reason_to_run(script: CustomScript, node: Node) -> str:
     """Return why the script would run now, "" when it would not."""
     if script.always:
-        return f"run {script.run}, as at every time"
+        return f"run {script.run}, which runs every time"
     stamp = read_text(node.paths.script_stamp(script.name))
     if stamp is None:
         return f"run {script.run}"
     if stamp.strip() == _digest_of_files_and_arguments(node, script):
         return ""
-    return f"run {script.run} again: it is another one now"
+    return f"run {script.run} again: it has changed"
 
 
 def _run_unless_unchanged(script: CustomScript, node: Node) -> StepOutcome:

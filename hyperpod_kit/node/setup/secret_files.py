@@ -119,7 +119,7 @@ def _parse_secret_value(secret: Secret, body: bytes) -> bytes:
         return str(document["SecretString"]).encode()
     except (ValueError, KeyError, TypeError):
         # The cause would carry the body.
-        raise NodeError(f"{secret.arn}: the answer is none of {secret.service}") from None
+        raise NodeError(f"{secret.arn}: the answer is not from {secret.service}") from None
 
 
 def _parse_error_code(body: bytes) -> str:
@@ -174,7 +174,7 @@ def _owner_ids(node: Node, secret: Secret) -> Tuple[int, int]:
     if account is None:
         raise NodeError(
             f"secret {secret.name}: its owner {secret.owner} does not exist on this node",
-            hint="add the user under hyperpod_kit.users, or name another owner",
+            hint="add the user under hyperpod_kit.users, or choose another owner",
         )
     return int(account[2]), int(account[3])
 

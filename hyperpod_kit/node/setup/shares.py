@@ -90,7 +90,7 @@ def ensure_share_directory(path: str, group: Group) -> bool:
         # What was made a moment ago may have been given a group by its parent.
         empty = owner[0] == 0 and not os.listdir(handle)
         if owner not in allowed and owner[:2] != (0, group.gid) and not empty:
-            raise NodeError(f"{path} is there already, of {owner[0]}:{owner[1]} with mode {owner[2]:o}")
+            raise NodeError(f"{path} already exists, of {owner[0]}:{owner[1]} with mode {owner[2]:o}")
         os.fchmod(handle, ARCHIVE_MODE)
         os.fchown(handle, 0, group.directory_gid)
         os.fchmod(handle, group.directory_mode)

@@ -34,8 +34,8 @@ def is_account_as_configured(node: Node, user: User) -> bool:
     account = getent_entry(node, "passwd", user.name)
     if account is not None and (account[2], account[3]) != (str(user.uid), str(user.gid)):
         raise NodeError(
-            f"user {user.name} has ids {account[2]}:{account[3]} here, expected {user.uid}:{user.gid}",
-            hint="choose other ids in the configuration: shared files belong to numbers",
+            f"user {user.name} has ids {account[2]}:{account[3]} on this node, expected {user.uid}:{user.gid}",
+            hint="choose other ids in the configuration: files on shared storage belong to numeric ids",
         )
     home = homes.expected_passwd_home_if_on_mount(node, user)
     return account is not None and home in (None, account[5])

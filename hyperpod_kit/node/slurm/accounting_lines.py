@@ -40,7 +40,7 @@ def accounting_settings(node: Node, conf: str) -> Dict[str, str]:
     host = existing.get("accountingstoragehost", "")
     if storage_type not in NONE:
         raise NodeError(
-            f"accounting is set up already: AccountingStorageType={storage_type}, "
+            f"accounting is already set up: AccountingStorageType={storage_type}, "
             f"AccountingStorageHost={host or 'none'}",
             hint="remove hyperpod_kit.steps.accounting, or these lines from slurm.conf",
         )

@@ -62,7 +62,10 @@ def set_own_id_aside(node: Node, slurm_conf_text: str) -> str:
     number = str(call_in_child(what, lambda: rename_file_with_own_id(directory, cluster), _SECONDS))
     if not number:
         return ""
-    return f"slurmctld takes the cluster id of the accounting database; its own, {number}, is in {directory}/{KEPT}"
+    return (
+        f"slurmctld now uses the cluster id of the accounting database; its old id, {number}, is kept in "
+        f"{directory}/{KEPT}"
+    )
 
 
 def rename_file_with_own_id(directory: str, cluster: str) -> str:

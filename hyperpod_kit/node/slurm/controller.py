@@ -189,9 +189,9 @@ def describe_pending_hooks_and_state_move(node: Node) -> str:
     if move:
         parts.append(_describe_move(node, move))
     if differing:
-        parts.append(f"our lines into {', '.join(differing)}")
+        parts.append(f"the kit's lines into {', '.join(differing)}")
     if leading:
-        parts.append(f"let {leading} lead to it")
+        parts.append(f"make {leading} point to it")
     if deferred_actions.is_recorded(node, RESTART):
         parts.append("start slurmctld")
     elif not differing and deferred_actions.is_recorded(node, RECONFIGURE):
@@ -205,7 +205,7 @@ def _describe_move(node: Node, move: StateMove) -> str:
         node, move.where, move.current_directory, requested=node.requested_state_copy, running=move.running
     )
     if decision.choice == StateCopy.LOCAL and state.has_saved_state(node, move.where):
-        kept = f"{kept}, as it is in {move.current_directory}; put aside what is there now"
+        kept = f"{kept}, as it is in {move.current_directory}; set the present state aside"
     if decision.comparison:
         return f"{kept}: {decision.comparison}"
     return kept
@@ -410,8 +410,8 @@ def claim_lease_or_require_others_down(node: Node, where: StateLocation) -> None
         if messages:
             reason = messages[-1]
         raise NodeError(
-            f"the shared state is not replaced by this machine's newer one: {reason}",
-            hint="end slurmctld and hyperpod-kit-slurm-state.service on the other machine, then repeat the command",
+            f"the shared state was not replaced with this machine's newer state: {reason}",
+            hint="stop slurmctld and hyperpod-kit-slurm-state.service on the other machine, then repeat the command",
         )
 
 
@@ -419,13 +419,16 @@ def _require_other_controllers_down(node: Node) -> None:
     try:
         pinged = node.runner.run([node.paths.scontrol, "ping"], timeout=60, check=False).stdout
     except RunError as err:
-        raise NodeError(f"whether the other controllers run is not known: {err.message}", hint="scontrol ping") from err
+        raise NodeError(f"unknown whether the other controllers run: {err.message}", hint="scontrol ping") from err
     running = re.findall(r"(?m)^Slurmctld\(\w+\) at (\S+) is UP", pinged)
     if running:
         raise NodeError(
-            "the shared state is not replaced by this machine's newer one while slurmctld runs on "
+            "the shared state is not replaced with this machine's newer state while slurmctld runs on "
             f"{', '.join(running)}",
-            hint="systemctl stop slurmctld there, hyperpod-kit node apply here, then there",
+            hint=(
+                "on the other controllers: systemctl stop slurmctld; then hyperpod-kit node apply on this one, and "
+                "last on the others"
+            ),
         )
 
 
@@ -480,10 +483,10 @@ def replace_by_link_to_shared_state(node: Node, directory: str, where: state.Sta
         by_descriptor.rename(link, path)
         state.remove_oldest_set_aside_copies(path, kept)
     except OSError as err:
-        return f"{directory} does not lead to {where.state}: {err.strerror}"
+        return f"{directory} does not point to {where.state}: {err.strerror}"
     if not kept:
-        return f"{directory} leads to {where.state} now"
-    return f"{directory} leads to {where.state} now; what was there is kept in {kept}"
+        return f"{directory} now points to {where.state}"
+    return f"{directory} now points to {where.state}; its previous content is kept in {kept}"
 
 
 # The slurmctld of this machine, while it runs: where it has its state, and which copies of it are its own work.

@@ -114,7 +114,7 @@ def drain_or_undrain_for_mounts(node: Node) -> str:
     except RunError as err:
         _save_note(node, desired=reason, reason=note.get("reason", ""), agreed=False)
         raise NodeError(
-            f"Slurm was not told of this node's mounts: {err.message}",
+            f"the state of this node's mounts could not be reported to Slurm: {err.message}",
             hint=f"on the controller: scontrol show node {node.facts.node}",
         ) from err
     try:
@@ -149,9 +149,9 @@ def _update_slurm_returning_message_and_reason(
         return f"undrained: {slurm_node.reason} is over", CLEAR
     if slurm_node.reason and HOLDS_BY_REASON.search(slurm_node.state) and not given_by_kit:
         # A node that is down has a reason too, and ours would take its place.
-        return f"left as it is: {slurm_node.state}, {slurm_node.reason}", CLEAR
+        return f"unchanged: {slurm_node.state}, {slurm_node.reason}", CLEAR
     if not slurm_node.draining and _reason_without_mount_state(given) == _reason_without_mount_state(reason):
-        return "left as it is: somebody has resumed this node", reason
+        return "unchanged: a person has resumed this node", reason
     if slurm_node.draining and slurm_node.reason == reason:
         return "", reason
     update_local_node(node, "state=drain", f"reason={reason}")

@@ -54,10 +54,13 @@ def start_munged_if_due(node: Node) -> MungeState:
     ):
         return MungeState(False)
     try_write_volatile_json(node.paths.munge_start_note, {"tries": tries + 1, "at": node.clock.wall()})
-    message = f"munged does not run: no Slurm command works here, and Slurm takes this node for dead; start {tries + 1}"
+    message = (
+        "munged does not run: no Slurm command works on this node, and Slurm considers the node dead; start "
+        f"{tries + 1}"
+    )
     try:
         audit.record_root_action_in_journal(
-            "started", UNIT, "it is enabled and did not run", asked_by="the health check"
+            "started", UNIT, "it is enabled but did not run", asked_by="the health check"
         )
         node.runner.run(["systemctl", "start", "--no-block", UNIT], timeout=10)
     except RunError as err:

@@ -60,7 +60,7 @@ def build_obstacle(node: Node) -> str:
         return err.message
     except RunError as err:
         if err.returncode == 127:
-            return "there is no compiler, cc"
+            return "no compiler found (cc)"
         return err.message
     return ""
 

@@ -58,7 +58,7 @@ class SavedState:
     def describe(self) -> str:
         """Return one line about this state, for a person who chooses."""
         if self.saved_at is None:
-            return f"{self.directory}: its job_state does not begin as slurmctld writes it"
+            return f"{self.directory}: its job_state does not have slurmctld's format"
         when = time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(self.saved_at))
         if self.has_jobs:
             jobs = ""

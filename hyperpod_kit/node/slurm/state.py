@@ -92,7 +92,7 @@ def ensure_cluster_directory(mount: str, base: str) -> None:
     NodeError."""
     status = os.stat(mount)
     if status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX:
-        raise NodeError(f"{mount} lets everybody rename what lies in it (mode {stat.S_IMODE(status.st_mode):o})")
+        raise NodeError(f"{mount} lets every user rename its content (mode {stat.S_IMODE(status.st_mode):o})")
     for path in (os.path.dirname(base), base):
         make_or_require_root_directory(path, 0o755)
 
@@ -130,21 +130,21 @@ def decide_which_state_copy_goes_on(
     shared, local = (SavedState(**raw) if raw else None for raw in call_in_child(_description(where), work, SECONDS))
     if requested is not None:
         if requested == StateCopy.LOCAL and local is None:
-            raise NodeError(f"slurmctld has saved nothing in {local_directory or 'a directory of this machine'}")
+            raise NodeError(f"slurmctld has saved no state in {local_directory or 'a directory of this machine'}")
         return StateDecision(requested, "")
     created = not os.path.exists(node.paths.apply_status)
     choice = choose_state_copy_or_none(shared, local, node.clock.wall(), is_new_controller=created, running=running)
     if shared is None or local is None or shared.digest == local.digest:
-        assert choice is not None, "a copy that is alone is chosen"
+        assert choice is not None, "a single copy is chosen"
         return StateDecision(choice, "")
     both = f"shared is {shared.describe()}; own is {local.describe()}"
     if choice is None:
         raise UndecidedState(
-            f"of two copies of Slurm's state neither is clearly the newer one: {both}",
-            hint="`hyperpod-kit node apply --slurm-state shared`, or `own`: what the other one knows of jobs that it "
-            "lacks is lost to Slurm, and the other directory is kept aside",
+            f"neither of the two copies of Slurm's state is clearly newer: {both}",
+            hint="`hyperpod-kit node apply --slurm-state shared`, or `own`: Slurm loses the jobs that only the other "
+            "copy has, and the other directory is set aside",
         )
-    return StateDecision(choice, f"of two copies of Slurm's state the {choice.value} one goes on: {both}")
+    return StateDecision(choice, f"of the two copies of Slurm's state, the {choice.value} copy is used: {both}")
 
 
 def make_chosen_copy_the_shared_one(
@@ -239,7 +239,7 @@ def _make_chosen_copy_shared_in_child(
     origin = ""
     if _read_local_state(base, local_directory):
         origin = f", as it was in {local_directory}"
-    return f"Slurm's state is kept in {state} now{origin}"
+    return f"Slurm's state is now kept in {state}{origin}"
 
 
 def _copy_state_to_seed_directory(base: str, local_directory: str, user: pwd.struct_passwd, machine: str) -> str:
@@ -280,7 +280,7 @@ def _replace_state_with_seed(base: str, local_directory: str, seed: str, now: fl
     by_descriptor.rename(following, state)
     _fsync_path(base)
     remove_oldest_set_aside_copies(state, kept)
-    return f"Slurm's state in {state} is that of {local_directory} now; what was there is kept in {kept}"
+    return f"Slurm's state in {state} is now that of {local_directory}; its previous content is kept in {kept}"
 
 
 def unused_set_aside_path(path: str, now: float) -> str:

@@ -37,7 +37,7 @@ def describe_pending_changes(node: Node) -> str:
         parts.append(f"Slurm's state from {location} back to {_home_of_state(node)}")
     files = files_with_kit_lines(node)
     if files:
-        parts.append(f"our lines out of {', '.join(files)}")
+        parts.append(f"the kit's lines out of {', '.join(files)}")
     return "; ".join(parts)
 
 
@@ -76,12 +76,13 @@ def _home_of_state(node: Node) -> str:
     home = parse_slurm_conf_settings(conf).get("statesavelocation", "")
     if node.config.controllers > 1:
         raise NodeError(
-            "several controllers share Slurm's state on a mount of the kit, and none has a place of its own for it",
+            "several controllers share Slurm's state on a mount of the kit, and none has its own directory for it",
             hint="move StateSaveLocation to storage that all of them mount without the kit; then repeat the command",
         )
     if home.count("/") < 2 or "/./" in home or "/../" in f"{home}/":
         raise NodeError(
-            f"slurm.conf names no StateSaveLocation besides the kit's ({home or 'none'}): there is no way back",
+            f"slurm.conf names no StateSaveLocation except the kit's ({home or 'none'}): the state has no previous "
+            "place",
             hint="write StateSaveLocation=/var/spool/slurmctld into slurm.conf, above the kit's lines; then repeat "
             "the command",
         )

@@ -152,7 +152,7 @@ def start_worker_and_await_registration(node: Node) -> bool:
         raise NodeError(
             f"{node.facts.node} has not registered with the controller {node.facts.controller_address} "
             f"after {REGISTERED_WITHIN:g} s: {systemd.last_log_line(node, 'slurmd.service')}",
-            hint="journalctl -u slurmd; is the node in slurm.conf?",
+            hint="journalctl -u slurmd; check that the node is in slurm.conf",
         )
     return changed
 

@@ -96,7 +96,7 @@ def test_a_job_goes_on_while_its_mount_is_killed_and_hangs(storage: Driver) -> N
     job = StreamedJob(storage)
     job.start()
     wait_until("steps of both ranks", lambda: min(job.steps(0), job.steps(1)) > 3, timeout=90)
-    job.breaks("kill-daemon", "is asked for again")
+    job.breaks("kill-daemon", "retrying")
     job.breaks("hang-daemon", "no answer for 1 s")
     epochs = job.let_end()
     assert job.finish() == "COMPLETED", job.out()

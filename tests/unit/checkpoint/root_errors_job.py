@@ -77,7 +77,7 @@ def full() -> None:
     """On a full root: restored from memory, heard, and saved as soon as there is room."""
     manager, heard = started()
     assert any(
-        "nothing can be saved" in line
+        "this Manager cannot save" in line
         and "No space left on device" in line
         and "bytes and" in line
         and str(ROOT / "run") in line

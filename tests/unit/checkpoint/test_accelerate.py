@@ -150,7 +150,7 @@ def test_a_plain_accelerator_goes_on_from_what_is_exported(tmp_path: Path) -> No
 
 
 def test_what_cannot_be_is_refused_or_warned_of(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="no root of checkpoints"):
+    with pytest.raises(CheckpointError, match="no checkpoint root given"):
         CheckpointedAccelerator(cpu=True)
     _forget()
     its = CheckpointedAccelerator(cpu=True, checkpoint_root=tmp_path / "root")
@@ -158,7 +158,7 @@ def test_what_cannot_be_is_refused_or_warned_of(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="save_state before load_state"):
         its.save_state("step_1")
     assert its.load_state() == 0 and type(its.found).__name__ == "Fresh"
-    with pytest.raises(ValueError, match="of which step"):
+    with pytest.raises(ValueError, match="the step is unknown: give"):
         its.save_state()
     its.end_training()
     with pytest.warns(RuntimeWarning, match="use_seedable_sampler=True"):

@@ -159,7 +159,7 @@ def test_one_in_a_dead_agents_place_goes_on_with_what_is_on_the_nodes_disk(
     told = [run.until("durable", rank=rank, timeout=60) for rank in range(2)]
     assert run.links[1]._used == 0, "the count begins anew"
     troubles = [event["why"] for event in told[1] if event["ev"] == "trouble"]
-    assert len(troubles) == 1 and "another one" in troubles[0], troubles
+    assert len(troubles) == 1 and "a new agent" in troubles[0], troubles
     assert run.close()
     found = selection.newest_valid(run.root)
     assert found.seq == 1 and verify.verify_checkpoint(run.root, found.checkpoint_id).world == 2

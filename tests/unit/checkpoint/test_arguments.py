@@ -122,7 +122,7 @@ def test_a_second_manager_of_a_root_is_refused_while_the_first_is_open(shm: Path
     first = Manager(root)
     first.restore(state)
     for again in (root, tmp_path / "link", f"{root}/../run"):
-        with pytest.raises(RunIsOwned, match="this process has a Manager of"):
+        with pytest.raises(RunIsOwned, match="this process already has a Manager of"):
             Manager(again)
     with Manager(tmp_path / "other"):
         assert first.save(0, state).wait("durable", 60)  # the first's agent is still there

@@ -112,7 +112,7 @@ def test_a_flipped_byte_goes_back_for_every_cut_and_the_log_says_so(
     assert torch.equal(wanted[0].tensor, WEIGHT[:3] + 1)
     messages = [record.getMessage() for record in caplog.records]
     said = [message for message in messages if message.startswith("restore: ")]
-    begins = [f"reading {newest.checkpoint_id}", f"gave up {newest.checkpoint_id}: in storage", "reading", "done"]
+    begins = [f"reading {newest.checkpoint_id}", f"abandoned {newest.checkpoint_id}: in storage", "reading", "done"]
     assert [line.startswith(f"restore: {begin}") for line, begin in zip(said, begins, strict=True)] == [True] * 4, said
 
 
@@ -122,7 +122,7 @@ def test_what_was_not_met_and_what_only_a_pickle_brings_back_are_refused(shm: Pa
         filled(manager, state, boxes(6), {}, None)
         manager.restore(state)
         state.set_contents(boxes(3, 3), {}, {}, ShardPlacement({}, {}))
-        with pytest.raises(CheckpointError, match="was not there at the load"):
+        with pytest.raises(CheckpointError, match="did not exist at the load"):
             manager.save(1, state)
     with pytest.raises(StateNotSerializable, match="weights_only=True"):
         torch_save_with_length_and_padding("path", Path("x"))
@@ -149,5 +149,5 @@ def test_export_puts_the_tensors_together(root: Path, tmp_path: Path) -> None:
         state = State(extra={"x": 1})
         manager.restore(state)
         assert manager.save(1, state, on_busy="wait").wait("durable", 60)
-    with pytest.raises(UsageError, match="is not of Megatron-core"):
+    with pytest.raises(UsageError, match="was not written by Megatron-core"):
         export(str(tmp_path / "other"), "megatron", tmp_path / "no")

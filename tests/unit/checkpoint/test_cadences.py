@@ -77,7 +77,7 @@ def test_what_is_for_memory_stays_there_until_a_newer_one_has_its_place_and_clos
         assert handles[4].state == "sealed"
     assert committed(root) == [4, 2] and handles[4].state == "durable"
     said = saves.describe_save_status(saves.read_save_status(root), time.time())
-    assert len(said) == 1 and said[0].startswith("newest durable: step 4, ") and "a save for memory" in said[0]
+    assert len(said) == 1 and said[0].startswith("newest durable: step 4, ") and "a capture in memory" in said[0]
     state = state_of(-1)
     with Manager(root) as manager:
         got = manager.restore(state)
@@ -156,7 +156,7 @@ def test_the_agent_in_a_dead_ones_place_keeps_for_memory_what_is_for_memory(root
     dead = manager._agent.pid
     os.kill(dead, signal.SIGKILL)
     until(lambda: manager._agent.pid != dead, what="another agent")
-    with pytest.warns(RuntimeWarning, match="has taken its place"):
+    with pytest.warns(RuntimeWarning, match="has replaced it"):
         handle = manager.save(1, state_of(1), tier="memory")
     assert handle.wait(timeout=60) and committed(root) == []
     assert manager.close() and committed(root) == [1]

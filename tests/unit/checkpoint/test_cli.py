@@ -57,7 +57,7 @@ def test_an_empty_answer_is_never_a_mount_that_is_gone(tmp_path: Path, capsys: p
         assert cli.main([command[0], str(tmp_path / "gone"), *command[1:]]) == 3
         assert "its mount is gone" in capsys.readouterr().err
     put_checkpoint(PosixStore(str(tmp_path)), 1, committed=False)
-    assert "nothing was ever committed" in said(capsys, "verify", str(tmp_path), code=1)
+    assert "no checkpoint was ever committed" in said(capsys, "verify", str(tmp_path), code=1)
 
 
 def test_show(store: PosixStore, capsys: pytest.CaptureFixture[str]) -> None:
@@ -79,12 +79,12 @@ def test_show(store: PosixStore, capsys: pytest.CaptureFixture[str]) -> None:
     assert found["manifest"]["metrics"] == {"loss": 1.5}
     assert plain in said(capsys, "show", store.url, plain)
     assert cli.main(["show", store.url, plain, "--tensors"]) == 1
-    assert "no index" in capsys.readouterr().err
+    assert "no tensor index" in capsys.readouterr().err
     for name in ("seq-000009.step-0000000009.e1-abcd", "../x"):
         assert cli.main(["show", store.url, name]) == 3
         assert f"{name} is not a committed checkpoint" in capsys.readouterr().err
     assert cli.main(["verify", store.url, "../x"]) == 2
-    assert "../x is not a name of a checkpoint" in capsys.readouterr().err
+    assert "../x is not the name of a checkpoint" in capsys.readouterr().err
 
 
 def test_verify_says_how_bad_it_is(store: PosixStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

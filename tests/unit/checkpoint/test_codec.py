@@ -237,7 +237,7 @@ def test_a_public_class_is_written_as_its_packages_and_read_by_the_module_that_h
 def test_an_enum_that_was_renamed_is_known_by_its_value() -> None:
     saved = codec.encode(Color.RED, "x", lambda *_: "")
     assert codec.decode({**saved, "n": "SCARLET"}, no_tensor) is Color.RED
-    with pytest.raises(CheckpointError, match="SCARLET nor the value 7"):
+    with pytest.raises(CheckpointError, match="SCARLET or the value 7"):
         codec.decode({**saved, "n": "SCARLET", "v": 7}, no_tensor)
 
 
@@ -249,9 +249,9 @@ def test_an_enum_that_was_renamed_is_known_by_its_value() -> None:
         (local(), "tuple(x)"),
         (Enum("Here", "ONE").ONE, "x.value"),  # type: ignore[attr-defined]
         (bytearray(b"x"), "bytes(x)"),
-        (datetime(2026, 1, 2, tzinfo=ZoneInfo("Europe/Berlin")), "can be made from again"),
+        (datetime(2026, 1, 2, tzinfo=ZoneInfo("Europe/Berlin")), "can be rebuilt"),
         (torch.nn.Linear(1, 1), "State(..., name=x)"),
-        (object(), "can be made from again"),
+        (object(), "can be rebuilt"),
     ],
 )
 def test_the_refusal_of_a_value_says_what_to_save_instead(bad: object, cure: str) -> None:
@@ -264,7 +264,7 @@ def test_a_container_that_lies_in_itself_is_refused_with_both_paths() -> None:
     inner: list[object] = []
     value = {"a": {"b": inner}}
     inner.append(value["a"])
-    with pytest.raises(StateNotSerializable, match=r"top\.a\.b\.0 is a dict that lies in itself, as top\.a,"):
+    with pytest.raises(StateNotSerializable, match=r"top\.a\.b\.0 is a dict that contains itself, as top\.a,"):
         round_trip(value)
     deep: list[object] = []
     for _ in range(1000):

@@ -83,7 +83,7 @@ def test_a_save_is_refused_where_it_could_not_be_found_again(tmp_path: Path) -> 
         with pytest.raises(CheckpointError, match="names an attempt") as caught:
             save(tmp_path, 2.0, checkpoint_id=wrong)
         assert str(tmp_path) in str(caught.value.hint)
-    with pytest.raises(CheckpointError, match="abc://x is no root of checkpoints"):
+    with pytest.raises(CheckpointError, match="abc://x is not a checkpoint root"):
         Writer("abc://x", step=1)
     with pytest.raises(CheckpointError, match="without collectives"):
         Writer(tmp_path, step=1).set_up_storage_writer(True, rank=0, use_collectives=False)

@@ -157,7 +157,7 @@ def test_the_command_says_it_in_exit_codes_lines_and_json(
     found = json.loads(capsys.readouterr().out)
     (changed,) = found["changed"].values()
     assert not found["same"] and changed == {"items": 4, "changed": 4, "max_abs": 1.0, "max_rel": 1.0}
-    with pytest.raises(UsageError, match="no root is named"):
+    with pytest.raises(UsageError, match="a root: give"):
         cli.main(["diff", before, after])
     with pytest.raises(Absent):
         cli.main(["diff", str(root), str(tmp_path / "nothing")])

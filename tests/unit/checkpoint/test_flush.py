@@ -42,7 +42,7 @@ def test_a_half_copy_is_passed_over_for_the_capture_before(capture, shm: Path, t
     capture(rank=0, world=2, seq=5, slot=1)
     capture(rank=1, world=2, seq=5, slot=1, state=SlotState.WRITING)
     (outcome,) = flush.flush()
-    assert outcome.removed and "seq 5 was never whole" in outcome.note
+    assert outcome.removed and "seq 5 was never complete" in outcome.note
     assert selection.newest_valid(str(tmp_path / "root")).step == 40
     assert segments(shm) == []
 

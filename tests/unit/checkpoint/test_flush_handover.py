@@ -82,7 +82,7 @@ def test_a_try_that_moves_nothing_is_given_up(capture, shm: Path, monkeypatch: p
     monkeypatch.setattr(flush_captures, "open_storage_and_find_newest_epoch_seq", lambda page: threading.Event().wait())
     monkeypatch.setattr(flush_users, "STILL", 0.5)
     (outcome,) = flush_users.flush_as(os.getuid(), folder=str(shm), job="7", timeout=60.0, max_age=86400.0, stall=2.0)
-    assert "nothing has moved for 2 s" in outcome.note and not outcome.removed and outcome.again
+    assert "no progress for 2 s" in outcome.note and not outcome.removed and outcome.again
 
 
 def test_it_goes_on_in_a_session_of_its_own_once_storage_knows(
@@ -171,7 +171,7 @@ def test_two_flushes_of_one_run_do_not_wait_for_each_other(capture, shm: Path, f
     path = shm_paths.ensure_user_directory() + "/" + f"hpk-{slot.name.uid}-{slot.name.run}-00000.lock"
     other = flushing(Path(path), 600.0, "ends")
     (outcome,) = flush.flush(job="7")
-    assert f"another flush (pid {other.pid}) is at work" in outcome.note and outcome.again
+    assert f"another flush (pid {other.pid}) is running" in outcome.note and outcome.again
     other.kill()
     other.wait(10)
     assert flush.flush(job="7")[0].removed

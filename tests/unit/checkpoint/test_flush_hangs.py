@@ -145,7 +145,7 @@ def test_the_unit_of_an_ended_job_ends_and_says_what_stays(capture: Any, shm: Pa
         pauses=fixed_pause(1.0),
     )
     assert code == 1
-    assert f"nothing has moved for {stall} s: {root.path} has not taken step 30 (seq 3); it stays" in said[0]
+    assert f"no progress for {stall} s: {root.path} has not taken step 30 (seq 3); it stays" in said[0]
     assert whole_captures(shm) == [(str(root.path), 30)]
     root.come_back()
     # The kernel lets go of the processes that were left behind.

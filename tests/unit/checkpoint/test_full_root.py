@@ -88,7 +88,7 @@ def test_what_nothing_can_be_given_up_for_fails_and_says_so(tmp_path: Path, shm:
         handles = [manager.save(step, state, on_busy="wait") for step in range(4)]
         assert [handle.wait("durable", 120) for handle in handles] == [True, True, False, False]
         reason = str(handles[-1].reason)
-        assert "No space left on device" in reason and "nothing that the policy can do without" in reason
+        assert "No space left on device" in reason and "the policy allows no checkpoint" in reason
         assert selection.newest_valid(root).step == 1
         manager.close()
         kept = {entry.checkpoint_id for entry in catalog.list_checkpoints(root)}
@@ -125,7 +125,7 @@ def test_keeping_one_where_there_is_room_for_one_is_refused(tmp_path: Path, shm:
             state = state_of()
             manager.restore(state)
             manager.save(0, state, on_busy="wait")
-        with pytest.raises(CheckpointError, match="room for one only") as caught:
+        with pytest.raises(CheckpointError, match="only one checkpoint fits") as caught:
             Manager(root, keep=Latest(1))
         assert caught.value.hint is not None and f"df -h {root}" in caught.value.hint
         manager = Manager(root, keep=Latest(2))  # what is there can be restored

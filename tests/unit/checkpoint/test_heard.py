@@ -87,7 +87,7 @@ def test_so_many_in_a_row_are_an_error_until_one_is_durable_again() -> None:
         assert saves.trouble is None
     ended(saves, 3, "dropped", "rank 2: Input/output error")
     trouble = saves.trouble
-    assert trouble is not None and "3 saves in a row came to nothing" in str(trouble)
+    assert trouble is not None and "3 saves in a row failed" in str(trouble)
     assert "save of step 30: dropped: rank 2: Input/output error" in str(trouble)
     assert "max_lost=None" in str(trouble.hint)
     ended(saves, 4, "durable")
@@ -163,9 +163,7 @@ def test_a_root_that_takes_nothing_any_more_is_heard_and_ends_the_run_after_so_m
         assert "save of step 1: failed" in caplog.text and "newest durable is step 0" in caplog.text
         # By the next call at the latest; by the very one where the agent is faster than the trainer. The third may find
         # its slot still taken by one of the two that failed.
-        with pytest.raises(
-            CheckpointError, match=r"in a row came to nothing, the last: save of step \d: (failed|skipped)"
-        ):
+        with pytest.raises(CheckpointError, match=r"in a row failed, the last: save of step \d: (failed|skipped)"):
             assert not manager.save(2, state, on_busy="wait").wait("durable", 10)
             manager.step(3, state)
     assert re.search("save of step 1: failed: .*; newest durable is step 0, ", str(heard[0].message)), list(heard)

@@ -135,7 +135,7 @@ def test_a_new_id_that_was_made_beside_old_checkpoints_is_noticed(
     run_file.unlink()
     identity.write_run_file_unless_valid(store, OTHER)
     found = answer(capsys, "verify", store.url, code=1)
-    assert "no checkpoint here is" in found["run_problem"]
+    assert "none of the checkpoints is" in found["run_problem"]
     assert cli.main(["repair", store.url]) == 1 and "--run-id" in capsys.readouterr().err
     assert answer(capsys, "repair", store.url, "--run-id", SMALL_RUN.run_id)["written"] is True
     assert cli.main(["verify", store.url]) == 0
@@ -163,7 +163,7 @@ def test_no_new_id_beside_checkpoints_that_are_all_damaged(
     name = put_checkpoint(store, 1)
     empty(Path(store.url, name, layout.MANIFEST_FILE))
     run_file.unlink()
-    with pytest.raises(CheckpointError, match=f"none of its 1 checkpoints says whose they are: {name}"):
+    with pytest.raises(CheckpointError, match=f"none of its 1 checkpoints names its run: {name}"):
         identity.ensure_run_identity(store)
     assert not run_file.exists()
     assert cli.main(["repair", store.url]) == 1 and name in capsys.readouterr().err
@@ -179,7 +179,7 @@ def test_storage_that_deletes_nothing_says_who_can(
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "unlink", refused)
-    with pytest.raises(CheckpointError, match=r"damaged RUN.json is in the way") as caught:
+    with pytest.raises(CheckpointError, match=r"damaged RUN.json cannot be replaced") as caught:
         identity.ensure_run_identity(RestrictedStore(store.url))
     assert "remove it" in (caught.value.hint or "")
 
@@ -201,10 +201,10 @@ def test_an_exchanged_root_gets_no_commit_and_loses_nothing(store: PosixStore, t
         put_checkpoint(store, seq, epoch=9)
     planned = retention.plan(retention.judge_all_checkpoints(store), Latest(1))
     names = exchange(store, tmp_path)
-    with pytest.raises(RunIsOwned, match=r"is of run 'other' .*, expected run 'small' .* was exchanged"):
+    with pytest.raises(RunIsOwned, match=r"is of run 'other' .*, expected run 'small' .* was replaced"):
         retention.enforce(store, Latest(1), SMALL_RUN)
     assert retention.delete_planned(store, planned, SMALL_RUN).deleted == ()
-    with pytest.raises(RunIsOwned, match="was exchanged"):
+    with pytest.raises(RunIsOwned, match="was replaced"):
         put_checkpoint(store, 5, epoch=9, run=SMALL_RUN)
     assert [name for name in store.list() if name.startswith("seq-") and name[:-1] not in names] == [
         "seq-000005.step-0000000005.e9-abcd/"
@@ -218,7 +218,7 @@ def test_an_emptied_root_gets_no_commit(store: PosixStore, tmp_path: Path) -> No
     put_checkpoint(store, 1)
     os.rename(store.url, tmp_path / "ours")
     os.mkdir(store.url)
-    with pytest.raises(CheckpointError, match="emptied or exchanged, or its mount is gone"):
+    with pytest.raises(CheckpointError, match="emptied or replaced, or its mount is gone"):
         identity.require_run_identity(store, SMALL_RUN)
     with pytest.raises(CheckpointError, match="its mount is gone"):
         retention.enforce(store, Latest(1), SMALL_RUN)

@@ -233,12 +233,12 @@ def a_program(folder: Path) -> None:
     "spoil, said",
     [
         (cut, "__0_0.distcp has "),
-        (lost, "is not whole, it lacks __0_0.distcp"),
+        (lost, "is incomplete: it lacks __0_0.distcp"),
         (not_finished, "has no .metadata"),
         (metadata_cut, ".metadata is damaged, or not torch's"),
         (outside, "in '../other', which is not in the directory"),
         (through_an_extension, "went through zstd"),
-        (one_without_a_place, "does not say where small at [0] lies"),
+        (one_without_a_place, "does not give the position of small at [0]"),
         (of_another_type, "small at [0] is torch.float8_e4m3fn [3] in __0_0.distcp, and torch.uint8 [3]"),
         (a_box_less, "of [6, 8] are in no shard"),
         (no_records, "storage_data is a list, expected dict"),
@@ -326,7 +326,7 @@ def test_tensors_without_check_sums_are_counted(tmp_path: Path, capsys: pytest.C
     finally:
         torch.serialization.set_crc32_options(True)
     assert typed(["import", str(folder), "--from", "dcp", "--output", str(tmp_path / "root")]) == 0
-    assert "2 tensors were written without check sums" in capsys.readouterr().err
+    assert "2 tensors were written without checksums" in capsys.readouterr().err
 
 
 def test_a_tensor_that_is_damaged_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

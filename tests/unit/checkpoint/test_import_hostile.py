@@ -208,7 +208,7 @@ def test_items_that_are_one_in_memory_are_refused(tmp_path: Path, capsys: pytest
         ]
     ):
         torch.save({"a": tensor}, tmp_path / f"{number}.pt")
-        assert "partly one in memory" in refused(tmp_path / f"{number}.pt", "torch", tmp_path / "root", capsys)
+        assert "partly share memory" in refused(tmp_path / f"{number}.pt", "torch", tmp_path / "root", capsys)
 
 
 def changed(folder: Path, change: Any) -> Path:
@@ -375,7 +375,7 @@ def test_a_link_is_followed_as_caches_have_them_and_a_path_is_not(
 
 def test_a_url_is_no_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for kind in ("dcp", "safetensors", "deepspeed"):
-        assert "is not a place in a file system" in refused("s3://bucket/run/step-1", kind, tmp_path / "root", capsys)
+        assert "is not a path in a file system" in refused("s3://bucket/run/step-1", kind, tmp_path / "root", capsys)
 
 
 # --- names ------------------------------------------------------------------------------------------------------

@@ -129,10 +129,10 @@ def damaged_common(folder: Path) -> None:
 @pytest.mark.parametrize(
     "spoil, said",
     [
-        (no_common, "is not whole, it lacks common.pt"),
+        (no_common, "is incomplete: it lacks common.pt"),
         (no_config, "has no metadata.json"),
         (other_backend, "expected torch_dist"),
-        (own_classes, "values of classes that are not taken over"),
+        (own_classes, "values of classes that cannot be imported"),
         (flattened, "holds ranges of flattened tensors (['norm'])"),
         (no_table, "mcore_data"),
         (damaged, "Bad CRC-32"),

@@ -60,7 +60,7 @@ def test_a_file_of_safetensors_comes_back(tmp_path: Path, capsys: pytest.Capture
     words = ["import", str(written(tmp_path)), "--from", "safetensors", "--output", str(root)]
     assert typed(words) == 0
     said = capsys.readouterr()
-    assert "1 files were written without check sums" in said.err and said.out.startswith("step 0: 5 tensors")
+    assert "1 files were written without checksums" in said.err and said.out.startswith("step 0: 5 tensors")
     assert typed(["verify", str(root)]) == 0
     found = {name: torch.zeros_like(value) for name, value in tensors().items()}
     load_state(root, StateDict({"model": found}))
@@ -170,7 +170,7 @@ def test_an_index_that_is_not_of_its_files_is_refused(
     for number, (change, words) in enumerate(
         [
             (lambda folder: (folder / second).unlink(), f"it lacks '{second}'"),
-            (lambda folder: shutil.copy(folder / first, folder / second), f"is not of {name}"),
+            (lambda folder: shutil.copy(folder / first, folder / second), f"does not match {name}"),
             (lambda folder: (folder / name).write_text("{"), f"{name} is damaged"),
             (
                 lambda folder: (folder / name).write_text(json.dumps({"weight_map": {taken: f"../x/{first}"}})),
@@ -236,9 +236,9 @@ def test_files_of_torch_that_are_damaged_or_of_classes_are_refused(
     for name, words, codes in (
         ("flipped-1", "Bad CRC-32", (1, 2)),
         ("cut-1", "is damaged", (1, 2)),
-        ("module-1.pt", "values of classes that are not taken over", (1, 2)),
+        ("module-1.pt", "values of classes that cannot be imported", (1, 2)),
         ("list-1.pt", "holds a list, expected a dict", (1, 2)),
-        ("nothing", "is not there", (3,)),
+        ("nothing", "no such file or directory", (3,)),
     ):
         ended = typed(["import", str(tmp_path / name), "--from", "torch", "--output", str(tmp_path / "root")])
         assert ended in codes

@@ -58,7 +58,7 @@ def test_another_agent_brings_to_storage_what_the_dead_one_held(
     handles = [manager.save(step, state) for step in (0, 1)]
     dead = kill(manager)
     assert all(handle.wait("durable", 60) for handle in handles), handles
-    assert f"killed by SIGKILL), another one (pid {manager._agent.pid}) has taken its place" in caplog.text
+    assert f"killed by SIGKILL); a new agent (pid {manager._agent.pid}) has replaced it" in caplog.text
     assert manager._agent.pid != dead and manager.save(2, state, on_busy="wait").wait("durable", 60)
     assert manager.close() and committed(root) == [2, 1, 0] and os.listdir(shm) == []
     with Manager(root) as manager:
@@ -179,7 +179,7 @@ def test_a_stopped_agent_is_noticed_and_another_one_does_its_work(
     os.kill(stopped, signal.SIGSTOP)
     handle = manager.save(1, state)
     assert handle.wait("durable", 60) and manager._agent.pid != stopped
-    assert f"agent (pid {stopped}) has said nothing for 8 s: it is killed" in caplog.text
+    assert f"agent (pid {stopped}) has sent no message for 8 s: killing it" in caplog.text
     assert manager.close()
 
 
@@ -193,11 +193,11 @@ def test_work_that_stands_still_is_an_error_until_it_goes_on(
     manager.save(0, state)
     handle = manager.save(1, state)
     # The warning is logged after the state has changed, by the thread that hears the agent.
-    until(lambda: manager._saves.stalled and "has moved nothing for" in caplog.text)
+    until(lambda: manager._saves.stalled and "has made no progress for" in caplog.text)
     assert "busy with: write" in caplog.text
-    with pytest.raises(CheckpointError, match=r"no save reaches storage: the agent .* has moved nothing for"):
+    with pytest.raises(CheckpointError, match=r"no save reaches storage: the agent .* has made no progress for"):
         manager.step(1, state)
-    until(lambda: not manager._saves.stalled and "the checkpoint agent goes on" in caplog.text)
+    until(lambda: not manager._saves.stalled and "the checkpoint agent continues" in caplog.text)
     assert handle.wait("durable", 60)
 
 
@@ -270,4 +270,4 @@ def test_rank_0s_agent_that_never_comes_back_is_said_to_all(start: Any, capture:
     os.kill(two.run.links[0].pid, signal.SIGKILL)
     assert "killed by SIGKILL" in two.run.until("ended")[-1]["why"]
     said = two.run.until("trouble", rank=1)[-1]
-    assert "rank 0's agent is gone; another one is waited for" in said["why"]
+    assert "rank 0's agent is gone; waiting for another agent" in said["why"]

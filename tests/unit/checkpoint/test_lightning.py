@@ -179,7 +179,7 @@ def test_a_run_that_stopped_early_trains_no_step_more(folder: Path) -> None:
 def test_an_order_that_cannot_be_drawn_again_is_warned_of(folder: Path) -> None:
     rows = torch.randn(4, 4)
     net = Net()
-    with pytest.warns(RuntimeWarning, match="in another order: that of torch.utils.data.sampler.RandomSampler"):
+    with pytest.warns(RuntimeWarning, match="in another order: the order of torch.utils.data.sampler.RandomSampler"):
         trainer(folder, CheckpointedFit(every=4)).fit(net, DataLoader(rows, batch_size=4, shuffle=True))
     # Lightning puts a DistributedSampler around a sampler that it does not know, here torchdata's.
     theirs = stateful()(rows, batch_size=4, shuffle=True).sampler

@@ -210,7 +210,7 @@ def test_a_torn_hint_was_written_after_a_commit_all_the_same(store: Store) -> No
     attempt = put_checkpoint(store, 1)
     shutil.rmtree(Path(store.url, attempt))
     Path(store.url, "LATEST").write_bytes(b'{"att')
-    with pytest.raises(NoValidCheckpoint, match="LATEST: it is written after a commit only and cannot be read"):
+    with pytest.raises(NoValidCheckpoint, match="LATEST: it is written only after a commit; it cannot be read"):
         selection.newest_valid(store)
     fresh_start.record_root_fresh_start(store, by="a person")
     with pytest.raises(NoCheckpoint):

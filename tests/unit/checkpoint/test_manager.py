@@ -148,7 +148,7 @@ def test_what_died_with_the_agent_is_restored_from_memory_and_then_committed(roo
     abandon(manager)
     assert not handle.wait("durable", 5) and handle.state == "failed" and "agent has ended" in str(handle.reason)
     # Long before the schedule says so: the next step does not go on unprotected.
-    with pytest.raises(CheckpointError, match="no save can reach storage any more: the checkpoint agent has ended"):
+    with pytest.raises(CheckpointError, match="no save can reach storage: the checkpoint agent has ended"):
         manager.step(2, job.state)
     disown()
 

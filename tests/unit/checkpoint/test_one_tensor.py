@@ -73,7 +73,7 @@ def test_each_type_and_shape_in_both_formats(root: Path, capsys: pytest.CaptureF
 
 def test_what_cannot_be_had_is_named_and_leaves_no_file(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     got(root, "extra.low", "low.npy", code=2)
-    assert "is BF16, which numpy does not have" in capsys.readouterr().err
+    assert "is BF16, a type that numpy does not have" in capsys.readouterr().err
     got(root, "model.0.weights", "w.npy", code=2)
     assert "has no tensor 'model.0.weights'" in capsys.readouterr().err
     got(root, "model.0.weight", "w.bin", code=2)

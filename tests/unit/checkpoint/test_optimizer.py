@@ -276,7 +276,7 @@ def test_another_class_with_the_same_state_is_warned_of_and_with_other_state_ref
     with pytest.warns(
         RuntimeWarning,
         match=r"optimizer is torch\.optim\.adamw\.AdamW here, and the checkpoint's is "
-        r"torch\.optim\.adam\.Adam: it goes on with",
+        r"torch\.optim\.adam\.Adam: it continues with",
     ):
         saved.restore(root, State(other, fresh))
     assert torch.equal(fresh.state[other.weight]["exp_avg"], its.state[model.weight]["exp_avg"])

@@ -44,4 +44,4 @@ def test_one_that_raises_deletes_nothing_and_is_said_once(shm: Path, tmp_path: P
     with caplog.at_level(logging.WARNING, "hyperpod_kit.checkpoint"):
         assert steps(tmp_path / "root", Broken(), 4) == [4, 3, 2, 1, 0]
     said = [record.getMessage() for record in caplog.records]
-    assert said == ["Broken has deleted nothing: ZeroDivisionError: of the script's own"]
+    assert said == ["Broken has deleted no checkpoint: ZeroDivisionError: of the script's own"]

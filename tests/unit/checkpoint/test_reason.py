@@ -54,7 +54,7 @@ def test_a_verdict_survives_being_formatted_and_sent_between_ranks(err: BaseExce
 
 def test_words_alone_carry_no_verdict() -> None:
     assert not isinstance(f"{Reason('bytes', Verdict.DAMAGED)}", Reason)
-    with pytest.raises(CheckpointError, match="told what cannot be understood"):
+    with pytest.raises(CheckpointError, match="sent an invalid message"):
         wire_values.unpack(wire_values.pack(Reason("x")).replace(b'"unusable"', b'"innocent"'), "rank 1")
 
 

@@ -98,7 +98,7 @@ def test_who_can_not_be_asked_any_more_is_not_waited_for(how: str) -> None:
     (order, *_) = (
         brain.refuse_capture_once_replica_tensors_reported(1, KEY, None) if how == "trainer" else brain.rank_lost(1)
     )
-    assert order.kind == OrderKind.REFUSED and "not known any more" in order.note
+    assert order.kind == OrderKind.REFUSED and "no longer known)" in order.note
 
 
 def test_what_a_rank_cannot_seal_is_dropped_while_the_others_are_asked() -> None:

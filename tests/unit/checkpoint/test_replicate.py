@@ -60,4 +60,4 @@ def test_ranks_with_other_names_for_what_they_hold_alike_are_refused() -> None:
     ]
     ranks: Any = Gathered([None])
     answer = replicate.broadcast_read_pieces_to_holders(ranks, pieces(0, ["a", "b"]), tables, "blake2b")
-    assert all(answer.problems) and "other tensors" in str(answer.problems[0])
+    assert all(answer.problems) and "the ranks disagree" in str(answer.problems[0])

@@ -193,7 +193,9 @@ def test_a_checkpoint_above_the_choice_is_not_called_one_that_was_never_committe
         )
     )
     assert [one.checkpoint_id for one in found] == [site.attempt, older]
-    assert found[0].skip_reason == f"newer than {older}, which this run was told of, and not saved by this attempt"
+    assert (
+        found[0].skip_reason == f"newer than {older}, the checkpoint given to this run, and not saved by this attempt"
+    )
 
 
 def test_a_nodes_own_disk_that_fails_is_a_copy_less(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

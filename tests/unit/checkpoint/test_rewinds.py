@@ -119,7 +119,9 @@ def test_a_damaged_record_is_not_overlooked(store: Store, text: bytes) -> None:
     name = put_checkpoint(store, 1)
     back(store, name)
     Path(store.url, layout.ROLLBACKS, "000001.json").write_bytes(text)
-    with pytest.raises(CheckpointError, match="says which checkpoints were left on purpose, and is not to be trusted"):
+    with pytest.raises(
+        CheckpointError, match="lists the checkpoints that were rewound on purpose, but cannot be trusted"
+    ):
         selection.newest_complete(store)
 
 
@@ -142,7 +144,7 @@ def test_a_record_that_contradicts_itself_is_not_believed(store: Store, change: 
     path = Path(store.url, layout.ROLLBACKS, "000001.json")
     body = {key: value for key, value in json.loads(path.read_text()).items() if key != "self"}
     path.write_bytes(manifest.seal_json({**body, **change}))
-    with pytest.raises(CheckpointError, match="is not to be trusted: it is none of ours"):
+    with pytest.raises(CheckpointError, match="cannot be trusted: it was not written by hyperpod-kit"):
         selection.newest_complete(store)
 
 

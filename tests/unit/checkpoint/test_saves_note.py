@@ -232,11 +232,11 @@ def test_dead_runs_leave_no_note_behind(shm: Path, capture: Any) -> None:
             8,
             [
                 "newest durable: step 80, 12 min ago",
-                "8 saves in a row came to nothing since (at TIME): the disk is full",
+                "8 saves in a row failed since (at TIME): the disk is full",
             ],
         ),
-        (80, 1, ["newest durable: step 80, 12 min ago", "1 save came to nothing since (at TIME): the disk is full"]),
-        (None, 2, ["newest durable: none", "2 saves in a row came to nothing (at TIME): the disk is full"]),
+        (80, 1, ["newest durable: step 80, 12 min ago", "1 save failed since (at TIME): the disk is full"]),
+        (None, 2, ["newest durable: none", "2 saves in a row failed (at TIME): the disk is full"]),
     ],
 )
 def test_what_job_status_says(durable: Any, lost: Any, expected: List[str]) -> None:
@@ -323,7 +323,7 @@ def test_a_run_whose_saves_fail_is_seen_from_elsewhere_until_one_is_durable(
         until(lambda: (row := failure_rows.read_newest(str(root))) is not None and row.lost_in_row == 4)
         assert cli.main(["status", "--root", str(root)]) == 0
         said = capsys.readouterr().out
-        assert "newest durable: step 0, " in said and "\n4 saves in a row came to nothing since (at " in said
+        assert "newest durable: step 0, " in said and "\n4 saves in a row failed since (at " in said
         assert manager.save(5, state, on_busy="wait").wait("durable", 60)
     until(lambda: the_note(shm).lost_in_row == 0)
     assert the_note(shm).durable_step == 5

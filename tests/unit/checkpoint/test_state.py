@@ -69,7 +69,7 @@ def test_what_cannot_be_held_is_refused_at_the_first_save_with_the_way_out(root:
         (State(lazy), r"model\.0\.weight is a UninitializedParameter of a lazy module", "forward once"),
         (State(expanded), r"model\.e is a tensor of \[3, 4\] that was expanded", r"clone\(\)"),
         (State(meta), r"model\.weight .* on meta", r"to_empty\(device=\.\.\.\)"),
-        (State(extra=endless), r"extra\.self is a dict that lies in itself", "take .* out"),
+        (State(extra=endless), r"extra\.self is a dict that contains itself", "take .* out"),
     ):
         with pytest.raises(StateNotSerializable, match=message) as caught:
             manager.save(0, state)

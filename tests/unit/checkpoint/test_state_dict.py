@@ -66,14 +66,14 @@ def test_what_does_not_fit_is_an_error_and_nothing_is_changed(shm: Path, tmp_pat
 
 def test_a_save_without_a_step_or_without_a_root_is_refused(shm: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.delenv("HPK_CHECKPOINT_ROOT", raising=False)
-    with pytest.raises(CheckpointError, match="no root"):
+    with pytest.raises(CheckpointError, match="no checkpoint root"):
         Checkpoints()
     monkeypatch.setenv("HPK_CHECKPOINT_ROOT", str(tmp_path / "root"))
     with Checkpoints() as dcp:
         values = {"x": torch.zeros(1)}
         dcp.load(values)
         for wrong in (None, "", "/runs/7/latest"):
-            with pytest.raises(ValueError, match="of which step"):
+            with pytest.raises(ValueError, match="the step is unknown: give"):
                 dcp.async_save(values, checkpoint_id=wrong)
         first = dcp.async_save(values, checkpoint_id="/runs/7/step-12/").result(60)
         assert first.step == 12

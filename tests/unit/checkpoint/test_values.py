@@ -164,7 +164,7 @@ def test_a_rank_of_the_release_before_is_named_and_nothing_of_it_is_unpickled() 
     ],
 )
 def test_what_no_rank_of_ours_tells_is_an_error_and_makes_nothing(data: bytes) -> None:
-    with pytest.raises(CheckpointError, match="rank 1 told what cannot be understood"):
+    with pytest.raises(CheckpointError, match="rank 1 sent an invalid message"):
         wire_values.unpack(data, "rank 1")
 
 

@@ -59,7 +59,7 @@ def test_without_the_rule_it_raises(data):
 
 
 def test_too_many_are_an_error(data):
-    with pytest.raises(BadRecord, match="this is the bad record number 3, at most 2 may be"):
+    with pytest.raises(BadRecord, match="this is bad record 3, and at most 2 are allowed"):
         list(ElasticLoader(data, 4, collate_fn=list, on_bad="skip", most_bad=2))
 
 

@@ -46,7 +46,7 @@ def test_a_cap_is_kept(tmp_path, capsys):
         run_command_line(["data", "make-corpus", str(tmp_path / "c"), "--files", "3", "--kib", "1024", "--cap", "2"])
         == 2
     )
-    assert "the cap is 2097152" in capsys.readouterr().err and not (tmp_path / "c").exists()
+    assert "above the cap of 2097152" in capsys.readouterr().err and not (tmp_path / "c").exists()
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_small_files_and_back(small, tmp_path, capsys):
 def test_what_was_damaged_is_not_split(small, tmp_path, capsys):
     assert run_command_line(["data", "merge", str(small), str(tmp_path / "tars"), "--mib", "1"]) == 0
     assert run_command_line(["data", "merge", str(small), str(tmp_path / "tars"), "--mib", "1"]) == 1
-    assert "has merged files already" in capsys.readouterr().err
+    assert "has merged files" in capsys.readouterr().err
     path = tmp_path / "tars" / "000001.tar"
     raw = bytearray(path.read_bytes())
     raw[len(raw) // 2] ^= 1
@@ -83,7 +83,7 @@ def test_what_was_damaged_is_not_split(small, tmp_path, capsys):
     assert run_command_line(["data", "split", str(tmp_path / "tars"), str(tmp_path / "back")]) == 1
     (tmp_path / "tars" / "merged.json").unlink()
     assert run_command_line(["data", "split", str(tmp_path / "tars"), str(tmp_path / "back")]) == 1
-    assert "not to its end" in capsys.readouterr().err
+    assert "not finish" in capsys.readouterr().err
 
 
 def test_megatrons_files_by_its_own_layout(tmp_path):
@@ -132,10 +132,10 @@ def test_megatrons_files_are_read_as_other_files_are(tmp_path):
 
 
 def test_what_is_no_data_set_of_megatrons_is_said(tmp_path):
-    with pytest.raises(DataError, match="there is no"):
+    with pytest.raises(DataError, match="no such file"):
         MegatronTokens(str(tmp_path / "c"))
     (tmp_path / "c.idx").write_bytes(b"something else" * 10)
-    with pytest.raises(DataError, match="not an index of Megatron's"):
+    with pytest.raises(DataError, match="not a Megatron index"):
         MegatronTokens(str(tmp_path / "c"))
     write_documents(str(tmp_path / "c"), [[1, 2]], 10)
     (tmp_path / "c.bin").write_bytes(b"1")
@@ -148,7 +148,7 @@ def test_what_is_no_data_set_of_megatrons_is_said(tmp_path):
     index = bytearray((tmp_path / "c.idx").read_bytes())
     struct.pack_into("<q", index, 34 + 2 * 4 + 8, 1 << 40)  # where the second document begins
     (tmp_path / "c.idx").write_bytes(index)
-    with pytest.raises(DataError, match="do not lie in"):
+    with pytest.raises(DataError, match="are outside"):
         MegatronTokens(str(tmp_path / "c"))
 
 

@@ -25,7 +25,7 @@ def test_index_show_and_verify(corpus, capsys):
     made = json.loads(capsys.readouterr().out)
     assert (made["samples"], made["files"], made["read"], made["known"]) == (20, 2, 2, 0)
     assert run_command_line(["data", "index", str(corpus)]) == 0
-    assert "20 samples in 2 files" in (said := capsys.readouterr().out) and "2 files were known already" in said
+    assert "20 samples in 2 files" in (said := capsys.readouterr().out) and "2 files were already indexed" in said
     assert run_command_line(["data", "show", made["index"]]) == 0
     assert "b.jsonl" in capsys.readouterr().out
     assert run_command_line(["data", "verify", made["index"], "--bytes", "--json"]) == 0
@@ -52,7 +52,7 @@ def test_bad_lines_raise_or_are_left_out_and_counted(corpus, capsys):
     assert run_command_line(["data", "index", str(corpus), "--check"]) == 1
     assert "c.jsonl, at 9 (sample 1)" in capsys.readouterr().err
     assert run_command_line(["data", "index", str(corpus), "--check", "--on-bad", "skip"]) == 0
-    assert "1 records are none and were left out" in capsys.readouterr().out
+    assert "1 bad records were left out" in capsys.readouterr().out
     data = IndexedDataset(SampleIndex.open(corpus / ".hpk-index"))
     assert [data[n]["n"] for n in (20, 21)] == [1, 2] and len(data) == 22
     # Without --check the lines are there again: what was left out is not remembered as the file's.
@@ -62,7 +62,7 @@ def test_bad_lines_raise_or_are_left_out_and_counted(corpus, capsys):
 
 def test_what_is_not_there_is_said(tmp_path, capsys):
     assert run_command_line(["data", "index", str(tmp_path / "none")]) == 3
-    assert "there is nothing there" in capsys.readouterr().err
+    assert "no such file or directory" in capsys.readouterr().err
     assert run_command_line(["data", "show", str(tmp_path)]) == 3
     assert run_command_line(["data", "index", str(tmp_path), "--format", "csv"]) == 2
     assert run_command_line(["data", "nothing"]) == 2

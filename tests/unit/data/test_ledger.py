@@ -138,14 +138,14 @@ def test_ledgers_of_other_data_are_not_mixed(tmp_path):
     list(ElasticLoader(Numbers(20), 4, order=SequentialOrder(20), ledger=tmp_path, launch="b"))
     with pytest.raises(DataError, match="several data sets or orders"):
         check_sample_log(tmp_path)
-    with pytest.raises(DataError, match="there is no ledger"):
+    with pytest.raises(DataError, match="has no ledger"):
         check_sample_log(tmp_path / "none")
 
 
 def test_ranks_need_a_name_for_their_launch(tmp_path, monkeypatch):
     for name in ("HPK_ATTEMPT", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT", "TORCHELASTIC_RUN_ID"):
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(ValueError, match="nothing that names their launch"):
+    with pytest.raises(ValueError, match="a name of their launch"):
         loader(tmp_path, None, rank=0, ranks=2)
     monkeypatch.setenv("HPK_ATTEMPT", "j7-r0-a1")
     assert check_launch(tmp_path) == "j7-r0-a1"

@@ -91,7 +91,7 @@ def test_a_position_in_other_data_is_refused(numbers, tmp_path):
     with pytest.raises(CheckpointError, match="samples: 50 then, 51 now"):
         ElasticLoader(numbers(51), 4, seed=1).load_state_dict(state)
     for wrong in ({}, {"format": state["format"], "position": -1}, {**state, "position": "7"}):
-        with pytest.raises(CheckpointError, match="no position of a loader"):
+        with pytest.raises(CheckpointError, match="not a loader"):
             ElasticLoader(numbers(50), 4, seed=1).load_state_dict(wrong)
 
 

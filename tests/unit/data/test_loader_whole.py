@@ -71,7 +71,7 @@ def test_a_batch_that_comes_again_is_told_once(caplog):
     for _ in range(2):
         flat(itertools.islice(left, 3))
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
-    assert "comes again: loader.trained()" in caplog.text
+    assert "comes again: call loader.trained()" in caplog.text
 
 
 @pytest.mark.parametrize("last", ["pad", "drop", "repeat"])
@@ -190,7 +190,7 @@ def others(whole):
 def test_one_that_was_taken_apart_refuses_its_first_batch():
     whole = loader()
     for other in others(whole):
-        with pytest.raises(DataError, match="taken apart"):
+        with pytest.raises(DataError, match="rebuilt"):
             next(iter(other))
     assert flat(whole) == WHOLE
 

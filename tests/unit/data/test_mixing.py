@@ -85,7 +85,7 @@ def test_data_that_cannot_be_read_keeps_neither_back(tmp_path, capsys):
     corpus(tmp_path / "gone", [{"topic": n} for n in range(1000)])
     (tmp_path / "gone" / "a.jsonl").unlink()
     assert run_command_line(["data", "show", str(tmp_path / "gone" / ".hpk-index")]) == 0
-    assert "whether the data is sorted is not known: " in capsys.readouterr().out
+    assert "unknown whether the data is sorted: " in capsys.readouterr().out
 
 
 def test_more_lanes_are_advised_where_they_help(tmp_path, capsys, monkeypatch):

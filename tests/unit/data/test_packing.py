@@ -67,7 +67,7 @@ def test_any_lengths_and_any_window(tmp_path_factory, sizes, window):
     order = ShuffledOrder(len(sizes), 1, block=4, lanes=3)
     lengths = np.array(sizes, np.uint32)
     if sum(sizes) < window:
-        with pytest.raises(DataError, match="tokens in all"):
+        with pytest.raises(DataError, match="tokens in total"):
             PackedDataset(data, count, lengths, window=window, order=order)
         return
     made = PackedDataset(data, count, lengths, window=window, order=order)
@@ -114,7 +114,7 @@ def test_lengths_are_counted_once_and_go_on_after_a_kill(tmp_path, monkeypatch):
 def test_another_tokenizer_than_was_counted_is_refused(packed, tmp_path):
     made = packed()
     made._encode = lambda text: [1]
-    with pytest.raises(DataError, match="and was counted with"):
+    with pytest.raises(DataError, match="but was counted with"):
         made[0]
 
 

@@ -219,7 +219,7 @@ def test_a_long_word_that_is_repeated_stays_a_number():
 
 
 def test_two_columns_of_one_name_are_no_record():
-    with pytest.raises(BadRecord, match="two columns have one name"):
+    with pytest.raises(BadRecord, match="two columns have the same name"):
         groups_of(in_memory(pyarrow.table([pyarrow.array([1]), pyarrow.array([2])], ["a", "a"]))).decode_group(0)
 
 

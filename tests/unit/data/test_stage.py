@@ -110,10 +110,10 @@ def test_what_cannot_be_staged_is_said(tmp_path, source, monkeypatch):
     with pytest.raises(DataError, match="is not a directory"):
         stage(str(tmp_path / "none"), str(tmp_path / "out"))
     (tmp_path / "nothing").mkdir()
-    with pytest.raises(DataError, match="there are no files"):
+    with pytest.raises(DataError, match="no files"):
         stage(str(tmp_path / "nothing"), str(tmp_path / "out"))
     monkeypatch.setattr(OwnedDirectory, "free_bytes", lambda self: 7)
-    with pytest.raises(DataError, match=r"7 bytes free, and \d+ are to come"):
+    with pytest.raises(DataError, match=r"7 bytes free, and \d+ are still to be copied"):
         stage(str(source), str(tmp_path / "out"))
 
 
@@ -265,11 +265,11 @@ def test_what_does_not_come_is_one_error(bucket, source, tmp_path, monkeypatch):
     monkeypatch.setattr(s5cmd, "_RETRIES", 0)
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     store.faults.add(S3Fault(path="top", status=500, method="GET"))
-    with pytest.raises(DataUnavailable, match=r"1 files did not come, top\.txt first: .*41 files were copied"):
+    with pytest.raises(DataUnavailable, match=r"1 files were not copied, top\.txt first: .*41 files were copied"):
         stage("s3://corpus/run", str(tmp_path / "out"))
     store.faults.clear()
     assert stage("s3://corpus/run", str(tmp_path / "out")).brought == 1
-    with pytest.raises(DataError, match="there are no files"):
+    with pytest.raises(DataError, match="no files"):
         stage("s3://corpus/none", str(tmp_path / "out"))
     with pytest.raises(Unreachable, match="cannot be listed: NoSuchBucket"):
         stage("s3://nowhere/run", str(tmp_path / "out"))

@@ -67,7 +67,7 @@ def test_requeues_count_from_the_last_release() -> None:
         (SpentBudget(crashes=3), None),
         (SpentBudget(crashes=4), "4 failures"),
         (SpentBudget(handed_back=1), None),
-        (SpentBudget(handed_back=2), "handed back"),
+        (SpentBudget(handed_back=2), "requested another run"),
         (SpentBudget(requeues=20), None),
         (SpentBudget(requeues=21), "requeued 21"),
     ],

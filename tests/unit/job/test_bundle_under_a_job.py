@@ -164,6 +164,6 @@ def test_a_node_without_the_program_is_named_and_no_checkpoint_is_blamed(
     failed = [event for event in job.events("ended") if event["class"] == "launch_failed"]
     program = "/opt/hyperpod-kit/current/lib/hyperpod_kit/job/__main__.py"
     assert f"could not be launched: {program}: No such file or directory (n2)" in failed[0]["message"]
-    assert "hyperpod-kit diff says which bundle n2 has" in job.events("launch_failed")[0]["message"]
+    assert "hyperpod-kit diff shows which bundle n2 has" in job.events("launch_failed")[0]["message"]
     assert all(event["rejected"] == [] for event in job.events("attempt")) and not job.events("gave_up")
     job.end()

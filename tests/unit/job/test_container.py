@@ -75,7 +75,7 @@ def test_what_will_not_work_inside_is_said_with_the_option_to_add(
     assert doubts("--container-mounts=/fsx", command="/fsx/train.py") == []
     (tmp_path / "60.fstab").write_text("fsx /fsx none x-create=dir,bind 0 -1\n")
     assert doubts("--container-workdir=/fsx") == [], "an administrator mounts it into every container"
-    assert "goes with the container" in doubts("--container-workdir=/fsx", "--container-unshare=ipc")[0]
+    assert "are lost with the container" in doubts("--container-workdir=/fsx", "--container-unshare=ipc")[0]
     (tmp_path / "50.fstab").unlink()
     assert "each rank is started through it" in doubts("--container-workdir=/fsx")[0]
 
@@ -111,7 +111,7 @@ def test_without_a_python_it_is_said_and_not_tried_again(mounted_job: Job, capfd
         mounted_job.run(srun_args=(IMAGE,), container_python="/opt/none/python3")
     assert len(mounted_job.sruns) == 1 and "srun --container-image=" in str(caught.value.hint)
     said = capfd.readouterr().err
-    assert "no Python 3.8 or newer in this container (looked for: /opt/none/python3)" in said
+    assert "this container has no Python 3.8 or newer (looked for: /opt/none/python3)" in said
     assert "job run --container-python PATH" in said
 
 
@@ -122,7 +122,7 @@ def test_a_root_that_is_not_mounted_inside_is_said_and_not_tried_again(
     with pytest.raises(GaveUp, match="no rank has begun in the container"):
         job.run(srun_args=(IMAGE,))
     assert len(job.sruns) == 1
-    assert f"nothing is mounted in this container that holds {job.root}" in capfd.readouterr().err
+    assert f"no mount of this container contains {job.root}" in capfd.readouterr().err
 
 
 def test_a_container_that_never_comes_up_is_tried_twice(job: Job) -> None:
@@ -194,7 +194,7 @@ def test_a_container_that_the_script_starts_is_known_by_its_command() -> None:
     assert [one.rpartition("; ")[2] for one in bare[1:]] == ["--ipc=host", "--pid=host", "--env-host", "--network=host"]
     mounted = "docker run --mount type=bind,source=/lustre,target=/fsx --ipc=host --pid=host --network=host"
     docker = doubts(f"{mounted} --env-file vars image")
-    assert len(docker) == 1 and "outlives a rank that is killed" in docker[0]
+    assert len(docker) == 1 and "outlives a killed rank, so it runs" in docker[0]
     assert "--env-file" in doubts(f"{mounted} -e HPK_ATTEMPT image")[0]
     assert doubts("apptainer exec --nv -B /data,/fsx:/fsx image.sif python3 train.py") == []
     told = " ".join(doubts("singularity exec -C image.sif python3 train.py"))

@@ -74,8 +74,8 @@ TABLE: Tuple[Tuple[str, AttemptFacts, DecisionKind, str], ...] = (
     ("TERM came with a lost node", facts(OutcomeKind.NODE_LOST, 1, is_stop_requested=True), DecisionKind.EXIT, "143"),
     ("a crash without auto-resume", facts(OutcomeKind.CRASH, 9, auto_resume=False), DecisionKind.EXIT, "9"),
     ("again without auto-resume", facts(OutcomeKind.AGAIN, 0, auto_resume=False), DecisionKind.EXIT, "75"),
-    ("it asks to run again", facts(OutcomeKind.AGAIN, 0), DecisionKind.REQUEUE, "saved and wants to run again"),
-    ("it was warned", facts(OutcomeKind.PREEMPTED, 138), DecisionKind.REQUEUE, "warned by USR1"),
+    ("it asks to run again", facts(OutcomeKind.AGAIN, 0), DecisionKind.REQUEUE, "saved and requested another run"),
+    ("it was warned", facts(OutcomeKind.PREEMPTED, 138), DecisionKind.REQUEUE, "the warning by USR1"),
     ("nothing to restore", facts(OutcomeKind.CRASH, nothing_to_restore=NOTHING_VALID), DecisionKind.GIVE_UP, "of 3"),
     (
         "a rank gave up",
@@ -104,9 +104,9 @@ TABLE: Tuple[Tuple[str, AttemptFacts, DecisionKind, str], ...] = (
     ),
     (
         "the command is on no node",
-        facts(OutcomeKind.LAUNCH_FAILED, launch_is_hopeless="it is so on every node"),
+        facts(OutcomeKind.LAUNCH_FAILED, launch_is_hopeless="every node has the same problem"),
         DecisionKind.GIVE_UP,
-        "on every node",
+        "every node has the same problem",
     ),
     ("storage is away", facts(OutcomeKind.STORAGE, storage_away_seconds=30.0), DecisionKind.RETRY, ""),
     (
@@ -203,14 +203,18 @@ STARTS: Tuple[Tuple[str, StartFacts, str], ...] = (
     ("nothing is spent", StartFacts(POLICY, SpentBudget(), "none"), ""),
     ("as many crashes as may be", StartFacts(POLICY, SpentBudget(crashes=3), "seq-000001"), ""),
     ("one crash too many", StartFacts(POLICY, SpentBudget(crashes=4), "seq-000001"), "--max-restarts 3"),
-    ("handed back without progress", StartFacts(POLICY, SpentBudget(handed_back=2), "seq-000001"), "handed back 2"),
+    (
+        "handed back without progress",
+        StartFacts(POLICY, SpentBudget(handed_back=2), "seq-000001"),
+        "requested another run 2",
+    ),
     ("quick failures in a row", StartFacts(POLICY, SpentBudget(quick=21), "seq-000001"), "21 failures in a row"),
     ("too many requeues", StartFacts(POLICY, SpentBudget(requeues=21), "seq-000001"), "requeued 21 times"),
     ("a step back from poison", StartFacts(POLICY, SpentBudget(), "seq-000002", POISON, True), ""),
     (
         "the one before it ends in the same way",
         StartFacts(POLICY, SpentBudget(), "seq-000002", POISON._replace(is_repeated=True), True),
-        "seq-000002, the one before it, ends in the same way",
+        "seq-000002, the checkpoint before it, fails in the same way",
     ),
     (
         "there is none before it",

@@ -87,7 +87,7 @@ def test_every_node_has_all_of_it_and_each_byte_was_read_once(
 
 @pytest.mark.parametrize(
     ("does", "done", "said"),
-    [("die", 2, "not asked any more"), ("lie", 3, "did not arrive as it was sent"), *full(("flip", 3, ""))],
+    [("die", 2, "no longer queried"), ("lie", 3, "did not arrive as it was sent"), *full(("flip", 3, ""))],
 )
 def test_a_node_that_dies_or_sends_what_is_not_what_it_says(
     does: str, done: int, said: str, source: Path, job: Path, capsys: pytest.CaptureFixture[str],
@@ -117,7 +117,7 @@ def test_a_node_that_dies_or_sends_what_is_not_what_it_says(
 def test_a_directory_that_several_nodes_share_is_refused(
     source: Path, job: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(JobError, match="another node or command copies to"):
+    with pytest.raises(JobError, match="another node or command is copying to"):
         cli.main(["fan-out", str(source), str(job)])
 
 
@@ -165,7 +165,7 @@ def test_who_does_not_have_the_key_gets_nothing(tmp_path: Path) -> None:
 
 def test_outside_of_a_job_it_says_so(source: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    with pytest.raises(NotInAJob, match="this is none"):
+    with pytest.raises(NotInAJob, match="this shell is not in a job"):
         command.main([str(source), str(tmp_path)])
 
 

@@ -98,16 +98,16 @@ DAMAGES: list[tuple[str, str, Callable[[Path], Any], str]] = [
     ("dcp", "__0_0.distcp", lambda path: path.write_bytes(b""), "is empty"),
     ("megatron", "../latest_checkpointed_iteration.txt", lambda path: path.write_text("90"), "says 90"),
     ("megatron", "../latest_checkpointed_iteration.txt", lambda path: path.write_text("100x"), "names no iteration"),
-    ("megatron", "mp_rank_01/model_optim_rng.pt", cut, "not a whole archive"),
+    ("megatron", "mp_rank_01/model_optim_rng.pt", cut, "not a complete archive"),
     ("deepspeed", "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt", Path.unlink, "data-parallel rank 0 are missing"),
     ("deepspeed", "mp_rank_00_model_states.pt", Path.unlink, "no mp_rank"),
-    ("deepspeed", "mp_rank_00_model_states.pt", cut, "not a whole archive"),
+    ("deepspeed", "mp_rank_00_model_states.pt", cut, "not a complete archive"),
     ("huggingface", "trainer_state.json", Path.unlink, "the save did not end"),
     ("huggingface", "trainer_state.json", lambda path: path.write_text('{"global_step": 90}'), "says step 90"),
     ("huggingface", "model.safetensors", cut, "bytes, expected"),
     ("huggingface", "model.safetensors", Path.unlink, "no weights"),
-    ("huggingface", "optimizer.pt", cut, "not a whole archive"),
-    ("lightning", "", cut, "not a whole archive"),
+    ("huggingface", "optimizer.pt", cut, "not a complete archive"),
+    ("lightning", "", cut, "not a complete archive"),
 ]
 
 

@@ -41,7 +41,7 @@ def test_a_command_that_no_node_has_is_named_and_not_tried_on(job: Job) -> None:
     blamed_nothing(job, newest)
     assert len(job.said("attempt")) == 1
     assert "no-such-torchrun: No such file or directory (n" in caught.value.message
-    assert "it is so on every node" in caught.value.message
+    assert "every node has the same problem" in caught.value.message
     assert caught.value.exit_code == 86 and "command -v no-such-torchrun" in str(caught.value.hint)
     advice = job.said("launch_failed")[0]
     assert set(advice["nodes"]) <= {"n1", "n2"} and "no checkpoint is at fault" in advice["message"]
@@ -99,7 +99,7 @@ def test_an_srun_that_refuses_is_asked_three_times(job: Job) -> None:
         job.run("--steps", "30", srun=str(srun))
     blamed_nothing(job, newest)
     assert len(job.said("attempt")) == 3
-    assert "srun exited 1, and no rank has begun" in caught.value.message
+    assert "srun exited 1 before any rank began" in caught.value.message
 
 
 def test_without_auto_resume_the_command_s_own_code_is_the_job_s(job: Job) -> None:

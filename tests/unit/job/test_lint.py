@@ -214,7 +214,7 @@ def test_the_environment_is_that_of_a_configuration(tmp_path: Path, capsys: pyte
         assert cli.main(["lint", "--config", str(config), str(tmp_path / "job")]) == 0
     for text in ("steps: {}", "[]", '{"steps": []}', '{"steps": {"training_environment": {"path": 1}}}'):
         config.write_text(text)
-        with pytest.raises(UsageError, match="no configuration in JSON"):
+        with pytest.raises(UsageError, match="not a configuration in JSON"):
             cli.main(["lint", "--config", str(config), str(tmp_path / "job")])
     with pytest.raises(Absent, match="cannot read"):
         cli.main(["lint", "--config", str(tmp_path / "none.json"), str(tmp_path / "job")])

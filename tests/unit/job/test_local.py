@@ -132,7 +132,7 @@ def test_killed_again_and_again_it_goes_on_and_says_from_where(job: LocalJob) ->
         re.M,
     ) or [("", "0", "0", "0")]
     assert int(reached) - int(step) == int(again) and (name in os.listdir(job.root) or not int(again))
-    assert job.has_line(r"attempt local-\w{6}\.0\.2 was told to end by SIGINT \(")
+    assert job.has_line(r"attempt local-\w{6}\.0\.2 was ended by SIGINT \(")
     ranks = [json.loads(line) for line in (job.base / "out").read_text().splitlines()]
     assert [line["rank"] for line in ranks] == [0, 0, 0], "one rank, whatever Slurm's variables say"
     table = job.command("status", "--root", str(job.root))
@@ -160,7 +160,7 @@ def test_a_second_one_on_the_root_is_refused_by_name(job: LocalJob, tmp_path: Pa
     third = LocalJob(tmp_path / "second")
     third.root, third.env = job.root, {**third.env, "PATH": "/nowhere"}
     assert third.train(*ENDLESS).wait() == 3
-    assert any("was used by job 7, and Slurm does not say whether that has ended" in line for line in third.lines)
+    assert any("was used by job 7, and Slurm reports no state of that job" in line for line in third.lines)
 
 
 def test_a_new_run_closes_the_attempt_of_one_that_was_killed_itself(job: LocalJob) -> None:
@@ -194,12 +194,12 @@ def test_one_that_wants_to_run_again_does_so_here(job: LocalJob) -> None:
     once = job.base / "once"
     assert job.train("--steps", "12", "--crash", "7:75", "--once", str(once)).wait() == 0
     assert job.classes() == ["again", "done"] and [row["restart"] for row in job.rows][-1] == 1
-    assert job.has_line("^hyperpod-kit: begins again: saved and wants to run again$")
+    assert job.has_line("^hyperpod-kit: begins again: saved and requested another run$")
 
 
 def test_one_that_never_stops_asking_ends(job: LocalJob) -> None:
     assert job.start("/bin/sh", "-c", "exit 75").wait() == 86
-    assert job.has_line("gave up: handed back 2 times without a newer valid checkpoint")
+    assert job.has_line("gave up: requested another run 2 times without a newer valid checkpoint")
 
 
 def test_usr1_lets_it_save_and_end(job: LocalJob) -> None:
@@ -208,7 +208,9 @@ def test_usr1_lets_it_save_and_end(job: LocalJob) -> None:
     job.process.send_signal(signal.SIGUSR1)
     assert job.wait() == 75
     assert job.classes() == ["again"] and job.checkpoints() == 1
-    assert job.has_line("ends: saved and wants to run again; the same command goes on from the newest checkpoint")
+    assert job.has_line(
+        "ends: saved and requested another run; repeat the command to resume from the newest checkpoint"
+    )
 
 
 def test_a_command_that_is_not_there_is_no_crash_of_a_checkpoint(job: LocalJob) -> None:
@@ -258,12 +260,12 @@ def test_a_full_disk_ends_the_job_with_its_reason(job: LocalJob) -> None:
 
 def test_options_of_srun_are_refused(job: LocalJob) -> None:
     assert job.start("true", options=["--nodes", "2"]).wait() == 2
-    assert job.has_line("--nodes with --local: there is one machine, and no srun")
+    assert job.has_line("--nodes with --local: the job has one machine, and no srun")
 
 
 def test_nobody_cancels_a_job_without_slurm(job: LocalJob) -> None:
     assert job.start("true", options=["--requeue-after-cancel", "root"]).wait() == 2
-    assert job.has_line("--requeue-after-cancel with --local: there is no Slurm that cancels the job")
+    assert job.has_line("--requeue-after-cancel with --local: without Slurm, no user cancels the job")
 
 
 def test_each_run_is_a_job_of_its_own(tmp_path: Path) -> None:

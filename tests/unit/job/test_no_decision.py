@@ -83,7 +83,7 @@ def test_a_plugin_of_another_slurm_lets_no_trainer_begin_at_step_0(slurm: Privat
     assert "BEGINS 0" in srun(slurm, root, HPK_AUTO_RESUME="0")
     load_plugin(slurm, prolog=f"{slurm.base}/prolog.sh")
     told = srun(slurm, root)
-    assert "starts at step 0: nothing was ever committed" in told and "BEGINS 0" in told, told
+    assert "starts at step 0: no checkpoint was ever committed" in told and "BEGINS 0" in told, told
     load_plugin(slurm, prolog=f"{REPOSITORY}/slurm/task_prolog.sh")
     told = srun(slurm, root, "echo", "started")
     assert "no task of this step starts" in told and "started\n" not in told.splitlines(keepends=True), told

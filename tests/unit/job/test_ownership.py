@@ -49,7 +49,7 @@ def test_an_ended_or_forgotten_job_leaves_it(tmp_path: Path, word: str) -> None:
 
 def test_what_slurm_does_not_say_is_no_permission(tmp_path: Path) -> None:
     claim(tmp_path, "7")
-    with pytest.raises(Unreachable, match="does not say"):
+    with pytest.raises(Unreachable, match="reports no state of that job"):
         claim(tmp_path, "8", "slurm_load_jobs error: Unable to contact slurm controller")
     assert claims(tmp_path) == ["7"]
 

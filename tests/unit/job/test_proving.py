@@ -89,7 +89,7 @@ def test_what_was_read_before_the_end_is_not_read_again(tmp_path: Path, reads: l
     good = broken.read_bytes()
     broken.write_bytes(good[:-100])
     [candidate] = newest.candidates(str(tmp_path))
-    with pytest.raises(CheckpointError, match="not a whole archive"):
+    with pytest.raises(CheckpointError, match="not a complete archive"):
         proving.read_unproven_files_and_weakest_proof(str(tmp_path), candidate, state, threads=1)
     files = [os.path.relpath(path, tmp_path) for path in candidate.structure().files]
     known = state.proofs_of_unchanged_files(candidate.name, files)
@@ -244,7 +244,7 @@ def test_a_task_that_says_nothing_is_not_waited_for(
     [candidate] = newest.candidates(str(job.root))
     assert made.prove(candidate) == "crc" and len(reads) == 2
     assert not Path("/proc", (job.base / "pid").read_text().strip()).exists()
-    assert "the others are read here" in capfd.readouterr().out
+    assert "this node reads the others" in capfd.readouterr().out
 
 
 @pytest.mark.rehearsal
@@ -364,7 +364,7 @@ def test_the_command_says_what_was_read_and_what_is_wrong(tmp_path: Path, capsys
         cli.main(["prove", str(tmp_path), "iter_0000011"])
     path = make_lightning(tmp_path, 30)
     path.write_bytes(path.read_bytes()[:-50])
-    with pytest.raises(CheckpointError, match=r"step=30\.ckpt: .*not a whole archive"):
+    with pytest.raises(CheckpointError, match=r"step=30\.ckpt: .*not a complete archive"):
         cli.main(["prove", str(tmp_path)])
 
 

@@ -56,13 +56,13 @@ def look(record: str) -> allocation.Allocation:
             "the same, --no-requeue",
             "JobState=COMPLETING Reason=NodeDown Restarts=0 ExitCode=0:1 NodeList=n1",
             "node_lost",
-            "because of a node",
+            "because of a failed node",
         ),
         (
             "the same, afterwards",
             "JobState=NODE_FAIL Reason=NodeDown Restarts=0 ExitCode=0:1 NodeList=n[1-2]",
             "node_lost",
-            "because of a node",
+            "because of a failed node",
         ),
         (
             "requeue, hold",
@@ -80,7 +80,7 @@ def look(record: str) -> allocation.Allocation:
             "kill -TERM by hand",
             "JobState=RUNNING Reason=None Restarts=0 NodeList=n[1-2]",
             "cancelled",
-            "told to end by SIGTERM, while Slurm has the job as RUNNING",
+            "ended by SIGTERM, while the job's state in Slurm is RUNNING",
         ),
     ],
 )

@@ -93,7 +93,7 @@ def test_a_launch_below_a_root_that_is_gone_decides_nothing(tmp_path: Path) -> N
 def test_a_first_start_is_called_one() -> None:
     lines = shared_decision.task_prolog_lines({"from": "none", "step": 0}, "0")
     assert lines[0] == "export HPK_RESUME_FROM=none"
-    assert lines[-1].endswith("starts at step 0: nothing was ever committed")
+    assert lines[-1].endswith("starts at step 0: no checkpoint was ever committed")
 
 
 def test_task_prolog_cancels_where_nothing_is_valid(
@@ -114,7 +114,7 @@ def test_a_file_system_that_is_not_mounted_is_no_fresh_root(tmp_path: Path, monk
     """Made anew on the local disk it would say that nothing was ever committed."""
     for key, value in {**RANK, "HPK_CHECKPOINT_ROOT": f"{tmp_path}/fsx/run1"}.items():
         monkeypatch.setenv(key, value)
-    with pytest.raises(JobError, match=f"{tmp_path}/fsx is not there"):
+    with pytest.raises(JobError, match=f"{tmp_path}/fsx does not exist"):
         cli.main(["task-prolog"])
     assert list(tmp_path.iterdir()) == []
 

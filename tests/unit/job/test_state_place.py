@@ -41,7 +41,7 @@ def root(request: pytest.FixtureRequest) -> str:
 def test_a_directory_holds_its_own_and_nothing_else_is_asked(kinds: Dict[str, Any]) -> None:
     assert state_place.absolute("runs/../run") == os.path.join(os.getcwd(), "run")
     assert state_place.chosen("/fsx/run", "", {}) == state_place.state_directory_of_root("/fsx/run") == "/fsx/run/.hpk"
-    with pytest.raises(JobError, match="holds the records of its jobs itself"):
+    with pytest.raises(JobError, match="keeps the records of its jobs itself"):
         state_place.chosen("/fsx/run", "/fsx/elsewhere", {})
 
 
@@ -57,7 +57,7 @@ def test_one_that_all_nodes_share_is_found_and_said(kinds: Dict[str, Any]) -> No
     assert state_place.chosen("/mnt/s3/run", "", env).startswith("/home/me/.hyperpod-kit/mnt-s3-run-")
     assert state_place.chosen(ROOT, "/scratch", env).startswith("/scratch/bucket-team-run-1-")
     kinds["/home"] = ("fuse", "mountpoint-s3")
-    with pytest.raises(JobError, match=r"none of /home/me \(fuse\) is known to be one") as refused:
+    with pytest.raises(JobError, match=r"none of /home/me \(fuse\) is known to be shared") as refused:
         state_place.chosen(ROOT, "", {"HOME": "/home/me"})
     assert refused.value.hint == "--state /fsx/$USER"
 
@@ -101,7 +101,7 @@ def test_a_word_that_is_none_is_refused(root: str, word: bytes) -> None:
 def test_a_root_that_is_away_is_no_empty_one(root: str, tmp_path: Path) -> None:
     state = tmp_path / "kept" / "run"
     options = RunOptions(root, ("true",), state_directory=str(state))
-    with pytest.raises(JobError, match=f"{state.parent} is not there"):
+    with pytest.raises(JobError, match=f"{state.parent} does not exist"):
         prepare(options)
     state.parent.mkdir()
     prepare(options)
@@ -134,7 +134,7 @@ def test_it_answers_while_its_word_is_there(root: str, tmp_path: Path) -> None:
     probe = ObjectProbe(root)
     assert probe.answers() and probe.failure == ""
     open_store(root).delete(state_place.STATE_POINTER)
-    assert not probe.answers() and "is not there" in probe.failure
+    assert not probe.answers() and "is missing" in probe.failure
 
 
 def test_one_that_hangs_is_not_asked_twice_and_never_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,8 +161,7 @@ def test_an_outage_says_what_is_wrong(root: str, tmp_path: Path, capfd: pytest.C
         storage = CheckpointRoot(str(tmp_path), 0.2, signals, JobReport(), root)
         assert not storage.answers() and storage.outlast()
     assert (
-        f"{root} does not answer: {state_place.STATE_POINTER} is not there; waiting up to 0.2 s"
-        in capfd.readouterr().out
+        f"{root} does not answer: {state_place.STATE_POINTER} is missing; waiting up to 0.2 s" in capfd.readouterr().out
     )
 
 

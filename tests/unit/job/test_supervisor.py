@@ -97,7 +97,7 @@ def test_a_poison_checkpoint_is_stepped_back_from_once(job: Job) -> None:
     assert job.started_at() == [30, 30, 20, 20]
     [first, _, back, _] = job.said("attempt")
     assert first["rejected"] == [] and back["rejected"][0]["why"] == "rank 1 exited 9, twice after loading it"
-    assert "the one before it, ends in the same way" in caught.value.message
+    assert "the checkpoint before it, fails in the same way" in caught.value.message
     assert told.read_text().split() == ["unset", "unset", "0", "0"], "memory may hold what was stepped back from"
 
 
@@ -336,7 +336,9 @@ def test_whose_cancel_is_not_the_end_is_said_while_the_job_runs(
 
 def test_a_job_that_cannot_be_marked_says_that_a_cancel_is_its_end(job_in_process: Job) -> None:
     assert job_in_process.run("--steps", "1", requeue_after_cancel=0) == 0
-    assert "a cancelled job will not come back" in job_in_process.said("requeue_after_cancel")[0]["message"]
+    assert (
+        "the job will not be requeued if it is cancelled" in job_in_process.said("requeue_after_cancel")[0]["message"]
+    )
 
 
 def test_usr1_tells_the_step_and_requeues(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -358,7 +360,7 @@ def test_a_rank_that_asks_to_run_again_is_requeued(job_in_process: Job, monkeypa
     assert job.run(command=["/bin/sh", "-c", "exit 75"]) == 75
     assert job.said("ended")[0]["class"] == "again"
     assert job.run(command=["/bin/sh", "-c", "exit 75"], restart=1) == 75
-    with pytest.raises(GaveUp, match="handed back 2 times"):
+    with pytest.raises(GaveUp, match="requested another run 2 times"):
         job.run(command=["/bin/sh", "-c", "exit 75"], restart=2)
 
 

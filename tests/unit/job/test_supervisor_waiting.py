@@ -198,7 +198,7 @@ def test_a_directory_in_the_place_of_the_root_is_not_trained_in_from_scratch(job
     assert job.run(command=["/bin/sh", "-c", program], storage_wait=60.0) == 0
     thread.join()
     assert job.started_at() == [10, 10]
-    assert "is another directory than the one that this job began with" in job.said("storage")[0]["message"]
+    assert "is not the directory with which this job began" in job.said("storage")[0]["message"]
 
 
 def test_a_root_that_stays_replaced_holds_the_job(job: Job) -> None:
@@ -267,7 +267,7 @@ def test_nodes_that_have_not_registered_with_a_new_slurmctld_are_waited_for(job_
     assert job.run("--steps", "2", refused_after=60) == 0
     thread.join()
     [said] = job.said("controller")
-    assert "has not heard of 2 nodes yet, such as n1" in said["message"]
+    assert "2 nodes, such as n1, have not registered yet" in said["message"]
     assert job.runner.calls.count(f"{question} n[1-2]") > 2 and len(job.sruns) == 1
 
 
@@ -290,7 +290,7 @@ def test_a_controller_that_stays_away_is_not_waited_for_without_end(job_in_proce
 def test_a_job_that_slurm_has_forgotten_is_not_started_again(job: Job) -> None:
     job.runner.answers["squeue job 7"] = (1, "slurm_load_jobs error: Invalid job id specified")
     assert job.run("--steps", "2") == 143
-    assert job.said("attempt") == [] and "no longer knows the job" in job.said("stopped")[0]["message"]
+    assert job.said("attempt") == [] and "no record of the job any more" in job.said("stopped")[0]["message"]
 
 
 def test_a_requeue_waits_for_the_controller(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,10 +360,10 @@ def test_usr1_while_storage_does_not_answer_puts_the_job_back(job: Job, monkeypa
 
 def test_a_missing_mount_is_not_a_fresh_root(job: Job) -> None:
     job.root = job.base / "not-mounted" / "trainer" / "run"
-    with pytest.raises(JobError, match="is not there") as caught:
+    with pytest.raises(JobError, match="does not exist") as caught:
         job.run("--steps", "2")
     assert caught.value.exit_code == 1
-    with pytest.raises(GaveUp, match="is not there"):
+    with pytest.raises(GaveUp, match="does not exist"):
         job.run("--steps", "2", restart=1, storage_wait=0)
 
 

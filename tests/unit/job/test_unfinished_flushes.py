@@ -103,9 +103,7 @@ def test_the_wait_has_a_bound_that_is_said(tmp_path: Path, monkeypatch: pytest.M
 
     assert choose_after_flushes_end(lambda: choice(3), notes, 40.0, pause=pause, report_line=said.append).step == 30
     assert clock[0] == pytest.approx(40.0, abs=2.0)
-    assert said[-1].endswith("not waiting any longer: 40 s are over") and said[0].startswith(
-        "n1, n2 still bring step 50"
-    )
+    assert said[-1].endswith("continuing without them after 40 s") and said[0].startswith("n1, n2 still bring step 50")
 
 
 @pytest.mark.parametrize("found", [choice(3)._replace(stepped_back=True), choice(3)._replace(kind="dcp")])
@@ -139,7 +137,7 @@ def test_what_others_write_there_makes_nobody_wait_for_long_nor_twice(
         ).step
         == 30
     )
-    assert clock[0] == pytest.approx(SILENT, abs=2.0) and said[0].startswith("a node still brings captures")
+    assert clock[0] == pytest.approx(SILENT, abs=2.0) and said[0].startswith("a node is still flushing captures")
     assert choose_after_flushes_end(lambda: choice(3), make_note_reader(str(tmp_path)), 600.0, pause=_never).step == 30
     assert Path("/etc/passwd").exists()
 

@@ -191,7 +191,7 @@ def test_the_nodes_own_commands(make_sandbox: Any) -> None:
     assert healed.returncode == 0, healed.stderr
     assert json.loads(healed.stdout)["mounts"]["fsx"]["last_repair"].endswith("serves again")
     assert sandbox.node("mounts", "fsx").returncode == 0
-    assert sandbox.node("repair", "fsx").stderr == "fsx: nothing to repair: it serves\n"
+    assert sandbox.node("repair", "fsx").stderr == "fsx: nothing to repair: the mount works\n"
     for wrong, code, words in (
         (("mounts", "nosuch"), 3, "no mount nosuch on a compute node; it has: fsx, home, data"),
         (("mounts", "ensure", "data"), 2, "is mounted by its daemon's unit"),

@@ -300,10 +300,10 @@ def test_what_nobody_can_read_is_unknown(
     nobody = make_node([]).node
     monkeypatch.setattr(commands, "open_node", lambda: nobody)
     assert node_cli(["devices"]) == 3
-    assert "unknown whether there should be GPUs" in capsys.readouterr().out
+    assert "unknown whether this node should have GPUs" in capsys.readouterr().out
     (Path(nobody.paths.pci_devices)).mkdir(parents=True)
     assert node_cli(["devices"]) == 0
-    assert "no GPU and no EFA device is expected here" in capsys.readouterr().out
+    assert "this node should have no GPU and no EFA device" in capsys.readouterr().out
 
 
 def test_a_kernel_log_that_cannot_be_read_is_told(make_node: Any) -> None:

@@ -173,7 +173,7 @@ def test_drained_with_our_reason_and_undrained_once_all_serves(node: Any, slurm:
 def test_what_somebody_else_said_stays(node: Any, slurm: Slurm, reason: str) -> None:
     slurm.say("state=drain", f"reason={reason}")
     said = tell(node, slurm, DEGRADED)
-    assert said.startswith("left as it is: IDLE+DRAIN") and said.endswith(f", {reason}")
+    assert said.startswith("unchanged: IDLE+DRAIN") and said.endswith(f", {reason}")
     assert tell(node, slurm, GOOD) == ""
     assert slurm.shown() == ("IDLE+DRAIN", reason)
 
@@ -188,15 +188,15 @@ def test_a_reason_that_was_changed_is_not_ours_any_more(node: Any, slurm: Slurm)
 def test_a_node_that_is_down_keeps_its_reason(node: Any, slurm: Slurm) -> None:
     slurm.say("state=down", "reason=power")
     said = tell(node, slurm, DEGRADED)
-    assert said.startswith("left as it is: DOWN") and said.endswith(", power")
+    assert said.startswith("unchanged: DOWN") and said.endswith(", power")
     assert slurm.shown() == ("DOWN", "power")
 
 
 def test_an_admin_who_resumes_the_node_is_not_argued_with(node: Any, slurm: Slurm) -> None:
     tell(node, slurm, DEGRADED)
     slurm.say("state=resume")
-    assert tell(node, slurm, DEGRADED) == "left as it is: somebody has resumed this node"
-    assert tell(node, slurm, replace(DEGRADED, status={"state": "hung"})).startswith("left as it is")
+    assert tell(node, slurm, DEGRADED) == "unchanged: a person has resumed this node"
+    assert tell(node, slurm, replace(DEGRADED, status={"state": "hung"})).startswith("unchanged")
     assert slurm.shown() == ("IDLE", "")
 
 
@@ -332,7 +332,7 @@ def test_a_lost_gpu_drains_and_its_return_undrains(node: Any, slurm: Slurm) -> N
     assert slurm_state.drain_or_undrain_for_devices(mine, [LOST], "report") == "" and slurm.shown() == ("IDLE", "")
     assert slurm_state.drain_or_undrain_for_devices(mine, [LOST], "drain") == f"drain: {FOR_LOST}"
     assert slurm.shown() == ("IDLE+DRAIN", FOR_LOST)
-    assert tell(node, slurm, DEGRADED).startswith("left as it is") and tell(node, slurm, GOOD) == ""
+    assert tell(node, slurm, DEGRADED).startswith("unchanged") and tell(node, slurm, GOOD) == ""
     assert slurm.shown() == ("IDLE+DRAIN", FOR_LOST), "what is said of a mount takes nothing back that is a GPU's"
     assert slurm_state.drain_or_undrain_for_devices(mine, [], "drain") == f"undrained: {FOR_LOST} is over"
     assert slurm.shown() == ("IDLE", "")
@@ -344,7 +344,10 @@ def test_hyperpod_is_asked_in_its_own_words_and_the_node_is_its_own_then(node: A
     state, reason = slurm.shown()
     assert state.startswith("FAIL") or "FAIL" in state, state
     assert reason == "Action:Replace"
-    assert slurm_state.drain_or_undrain_for_devices(mine, [], "replace") == "left to HyperPod: Action:Replace"
+    assert (
+        slurm_state.drain_or_undrain_for_devices(mine, [], "replace")
+        == "unchanged, HyperPod handles it: Action:Replace"
+    )
     assert slurm.shown() == (state, reason)
     assert tell(node, slurm, DEGRADED).endswith(", Action:Replace")
 
@@ -362,7 +365,7 @@ def test_a_refusal_for_a_device_is_not_undone_for_the_mounts(node: Any, slurm: S
 
 def test_a_slurm_that_does_not_answer_is_asked_again(node: Any) -> None:
     silent = replace(node.node, runner=RecordingRunner())
-    with pytest.raises(NodeError, match="was not told of this node's devices"):
+    with pytest.raises(NodeError, match="state of this node's devices could not be reported to Slurm"):
         slurm_state.drain_or_undrain_for_devices(silent, [LOST], "drain")
     assert slurm_state.drain_or_undrain_for_devices(silent, [LOST], "drain") == "", "not at once"
     node.clock.now += AGAIN_AFTER + 1

@@ -46,14 +46,14 @@ def test_the_set_up_is_started_once(tmp_path: Path) -> None:
 def test_a_node_without_an_efa_mounts_by_tcp(tmp_path: Path) -> None:
     fake = fake_node(tmp_path, device=False)
     step = the_step(fake)
-    assert step.pending(fake.node) == "" and "by TCP" in step.run(fake.node).detail
+    assert step.pending(fake.node) == "" and "over TCP" in step.run(fake.node).detail
     assert not fake.runner.calls
 
 
 def test_a_set_up_that_is_not_there_or_does_nothing_is_named(tmp_path: Path) -> None:
     fake = fake_node(tmp_path)
-    with pytest.raises(NodeError, match="LNet has no EFA: Lustre is mounted by TCP"):
+    with pytest.raises(NodeError, match="LNet has no EFA: Lustre is mounted over TCP"):
         the_step(fake).run(fake.node)
     fake.runner.answers[START] = (5, "Unit configure-efa-fsx-lustre-client.service not found.")
-    with pytest.raises(NodeError, match="did not start, so Lustre is mounted by TCP"):
+    with pytest.raises(NodeError, match="did not start, so Lustre is mounted over TCP"):
         the_step(fake).run(fake.node)

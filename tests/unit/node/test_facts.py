@@ -59,7 +59,7 @@ def test_hyperpods_own_word_on_the_controller_wins() -> None:
 def test_odd_configs() -> None:
     assert facts_from_resource_config(resource_config(), ROLES, "h", me("10.9.9.9")) is None
     assert facts_from_resource_config({}, ROLES, "h", me("10.1.0.20")) is None
-    with pytest.raises(UnknownRole, match="instance group worker-group, the bundle knows controller-machine"):
+    with pytest.raises(UnknownRole, match="instance group worker-group, but the bundle has only controller-machine"):
         facts_from_resource_config(resource_config(), {"controller-machine": "controller"}, "h", me("10.1.0.20"))
     with pytest.raises(NodeError, match="Kubernetes"):
         facts_from_resource_config(resource_config(ClusterType="Kubernetes"), ROLES, "h", me("10.1.0.20"))
@@ -240,14 +240,14 @@ def test_an_address_in_two_groups_is_waited_for_until_the_old_entry_has_gone(mak
             if len(self.slept) == 3:
                 path.write_text(json.dumps(resource_config()))
 
-    with pytest.raises(NodeError, match="and this machine does not know its instance id"):
+    with pytest.raises(NodeError, match="and this machine has no known instance id"):
         node_files(fake, twice)
     assert gather(NodePaths(str(fake.root)), CONFIG, Clock(), {"HPK_NODE_ADDRESS": "10.1.0.20"}).instance_id == "i-0a"
 
 
 def test_without_a_resource_config_it_says_which_file(make_node: Any) -> None:
     fake = make_node([])
-    with pytest.raises(NodeError, match=r"opt/ml/config/resource_config.json: not there"):
+    with pytest.raises(NodeError, match=r"opt/ml/config/resource_config.json: no such file"):
         gather(NodePaths(str(fake.root)), CONFIG, fake.clock, {})
     elsewhere = fake.root / "rc.json"
     elsewhere.write_text(json.dumps(resource_config()))

@@ -56,9 +56,9 @@ def test_what_is_listed_comes_and_nothing_else(put: Callable[[str, bytes], None]
     ("name", "data", "message"),
     [
         ("on_create.sh", b"rm -rf /\n", "on_create.sh: expected sha256"),
-        ("SHA256SUMS", f"{'0' * 64}  ../etc/passwd\n".encode(), "names no file of a bundle"),
-        ("SHA256SUMS", f"{'0' * 64}  /etc/passwd\n".encode(), "names no file of a bundle"),
-        ("SHA256SUMS", b"\xff\n", "names no file of a bundle"),
+        ("SHA256SUMS", f"{'0' * 64}  ../etc/passwd\n".encode(), "is not a file of a bundle"),
+        ("SHA256SUMS", f"{'0' * 64}  /etc/passwd\n".encode(), "is not a file of a bundle"),
+        ("SHA256SUMS", b"\xff\n", "is not a file of a bundle"),
         ("SHA256SUMS", sums({**FILES, "missing": b""}), "NoSuchKey"),
     ],
 )

@@ -56,7 +56,7 @@ def test_a_check_goes_on_in_one_line_and_leaves_nothing(run: Path, make_node: An
         fill(run)
         done = checked(fake.node)
         assert done.messages == (done.unkept,) and "\n" not in done.unkept
-        assert "takes no file: No space left on device" in done.unkept and "df -h" in done.unkept
+        assert "cannot be written: No space left on device" in done.unkept and "df -h" in done.unkept
         assert not partials(run)
     prom = fake.root / "var/lib/node_exporter/textfile_collector/hyperpod_kit.prom"
     assert "hyperpod_kit_health_kept 0\n" in prom.read_text()

@@ -164,5 +164,5 @@ def test_an_account_with_another_home_is_moved(fake: Any) -> None:
 
 def test_an_owner_that_nobody_knows(make_node: Any, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "node", ignore_errors=True)
-    with pytest.raises(NodeError, match="its owner alice is none of the users"):
+    with pytest.raises(NodeError, match="its owner alice is not a user"):
         homes.ensure_private_parent(make_node([home_of(ALICE)], (BOB,)).node, home_of(ALICE))

@@ -215,7 +215,7 @@ def test_new_options_do_not_tear_down_a_mount_that_serves(make_node: Any) -> Non
     before = len(fake.runner.calls)
     assert start_unit_protect_and_copy_homes(fake.node, changed) == (
         False,
-        f"{FS}:/ {AP}; its new options count from the next mount on",
+        f"{FS}:/ {AP}; its new options apply from the next mount on",
     )
     assert not any(
         call.startswith(("mount", "umount", "systemctl re", "systemctl st")) for call in fake.runner.calls[before:]

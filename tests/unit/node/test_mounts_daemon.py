@@ -25,7 +25,7 @@ UNIT = "hyperpod-kit-s3-data.service"
 
 def test_the_cache_is_its_own_and_nobody_elses_to_read(make_node: Any) -> None:
     fake = make_node([CACHED, SCRATCH])
-    with pytest.raises(MountFailed, match="the scratch scratch that the cache lies on is not mounted"):
+    with pytest.raises(MountFailed, match="the scratch scratch that holds the cache is not mounted"):
         ACTIONS["prepare"](fake.node, "data")
     assert not (fake.root / "scratch").exists()  # nothing of it on the root disk
     fake.mounted("/scratch", "ext4", "/dev/nvme1n1")

@@ -102,12 +102,12 @@ def test_what_lies_above_ours_or_in_its_place(make_node: Any, mount: Any, fs_typ
     assert check_mount(fake.node, mount).state == "ok"
     fake.mounted(mount.path, fs_type, source)
     status = check_mount(fake.node, mount)
-    assert (status.state, "another mount lies above ours" in status.detail) == ("wrong_target", True)
+    assert (status.state, "another mount covers ours" in status.detail) == ("wrong_target", True)
     fake.unmounted(mount.path)
     fake.mounted("/elsewhere", "tmpfs", "tmpfs")  # another device number for what comes
     fake.mounted(mount.path, fs_type, source)
     status = check_mount(fake.node, mount)
-    assert (status.state, "took the place of ours" in status.detail) == ("wrong_target", True)
+    assert (status.state, "replaced ours" in status.detail) == ("wrong_target", True)
     # Made anew by us: noted anew.
     record_current_mount_as_kits(fake.node, mount)
     assert check_mount(fake.node, mount).state == "ok"

@@ -79,8 +79,8 @@ def test_the_images_service_is_waited_for_and_never_fought(make_node: Any) -> No
         ({"blkid": "TYPE=ext4\nLABEL=data\n"}, "/dev/nvme1n1 holds ext4"),
         ({"blkid": "TYPE=LVM2_member\n"}, "/dev/nvme1n1 holds LVM2_member"),
         ({"blkid": "PTTYPE=gpt\n"}, "/dev/nvme1n1 holds gpt"),
-        ({"code": 8}, "blkid cannot tell"),  # two signatures at once
-        ({"code": 4}, "blkid cannot tell"),  # it could not even be read
+        ({"code": 8}, "blkid cannot identify"),  # two signatures at once
+        ({"code": 4}, "blkid cannot identify"),  # it could not even be read
         ({"holder": "dm-0"}, "a part of dm-0"),
         ({"partition": True}, "holds partitions"),
         ({"number": "0:50"}, "holds what is mounted at /precious"),

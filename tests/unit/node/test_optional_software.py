@@ -221,10 +221,10 @@ def test_no_lines_without_the_door_or_without_pam_or_beside_others(fake: Any) ->
     fake.runner.on("sshd -T", out="usepam yes\n")
     door = fake.root / f"usr/lib/{os.uname().machine}-linux-gnu/security/pam_succeed_if.so"
     door.unlink()
-    assert "root would be kept out too" in run(node)["steps"][0]["error"] and sshd.read_text() == PAM
+    assert "root could not log in either" in run(node)["steps"][0]["error"] and sshd.read_text() == PAM
     door.touch()
     sshd.write_text(PAM + "account required pam_slurm_adopt.so\n")
-    assert "outside of our block" in run(node)["steps"][0]["error"]
+    assert "outside the kit's block" in run(node)["steps"][0]["error"]
 
 
 def test_sssd_conf_says_what_was_asked(fake: Any) -> None:
@@ -258,7 +258,7 @@ def test_nothing_of_the_directory_is_known_any_more(fake: Any) -> None:
 
 def test_sudo_is_not_closed_by_a_file_that_it_does_not_take(fake: Any) -> None:
     fake.runner.on("visudo --check", 1, "stdin:1:18: syntax error")
-    assert "sudo does not take" in run(with_steps(fake.node, sssd=LDAP))["steps"][0]["error"]
+    assert "sudo rejects" in run(with_steps(fake.node, sssd=LDAP))["steps"][0]["error"]
     assert not (fake.root / "etc/sudoers.d/60-hyperpod-kit-directory").exists()
 
 
@@ -278,7 +278,7 @@ def test_a_password_that_would_be_more_than_one(fake: Any, text: str) -> None:
     secret = Path(node.paths.secret("reader"))
     secret.parent.mkdir(parents=True)
     secret.write_text(text)
-    with pytest.raises(NodeError, match="holds no password"):
+    with pytest.raises(NodeError, match="has no password"):
         sssd._expected_files(node)
 
 

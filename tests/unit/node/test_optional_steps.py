@@ -224,7 +224,7 @@ def accounting_node(fake: Any, asked: Accounting, conf: str = "ClusterName=demo\
 def test_accounting_of_somebody_else_is_left_alone(fake: Any) -> None:
     conf = "AccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageHost=head\n"
     node = accounting_node(fake, Accounting(), conf)
-    with pytest.raises(NodeError, match=r"set up already.*AccountingStorageHost=head"):
+    with pytest.raises(NodeError, match=r"already set up.*AccountingStorageHost=head"):
         accounting_lines.accounting_settings(node, conf)
     assert accounting_lines.accounting_settings(with_steps(fake.node), conf) == {}
 
@@ -298,6 +298,6 @@ def test_a_secret_that_is_no_password_writes_no_line(fake: Any, kept: str) -> No
     secret = Path(node.paths.secret("sql"))
     secret.parent.mkdir(parents=True)
     secret.write_text(kept)
-    with pytest.raises(NodeError, match="holds no password") as caught:
+    with pytest.raises(NodeError, match="has no password") as caught:
         slurmdbd.expected_conf(node, Accounting(OutsideDatabase("db", SQL.arn)))
     assert "evil" not in str(caught.value)

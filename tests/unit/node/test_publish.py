@@ -72,4 +72,6 @@ def test_a_log_that_cannot_be_written_stops_no_check(make_node: Any) -> None:
     Path(fake.node.paths.provisioning_log).mkdir(parents=True)
     fake.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")
     done = check_mounts_and_start_repairs(fake.node)
-    assert done is not None and any("nobody outside is told" in words for words in done.messages)
+    assert done is not None and any(
+        "the state could not be reported outside the node" in words for words in done.messages
+    )

@@ -134,7 +134,7 @@ def test_a_mount_in_use_stays_with_a_note_and_goes_later(make_node: Any, monkeyp
     assert remove_stale.describe_pending_changes(fake.node) == ""
     assert remove_stale.remove_stale_mounts_and_units(fake.node) == (
         False,
-        ["/old is in use: it goes at the next boot"],
+        ["/old is in use: it is removed at the next boot"],
     )
     assert "umount /old" not in fake.runner.calls
     assert (fake.root / UNITS / "hyperpod-kit-mount-old.service").exists()

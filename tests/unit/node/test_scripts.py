@@ -84,7 +84,7 @@ def test_another_one_runs_again(scripts: Scripts, what: str) -> None:
     scripts.has("echo $1 >>$TRACE", arguments=("one",))
     scripts.apply()
     scripts.has("echo $1 >>$TRACE; :" if what == "file" else "echo $1 >>$TRACE", arguments=("two",))
-    assert "it is another one now" in preview(scripts.node, scripts.steps())[0]["would"]
+    assert "it has changed" in preview(scripts.node, scripts.steps())[0]["would"]
     assert scripts.apply()["changed"] == 1
     assert scripts.ran == ["one", "two"]
 

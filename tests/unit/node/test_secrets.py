@@ -142,7 +142,7 @@ def test_a_signature_that_is_wrong_would_be_seen(cloud: Cloud) -> None:
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"SecretStrin": "hunter2"}', b"hunter2", b"\xff"])
 def test_an_answer_that_makes_no_sense_is_not_quoted(cloud: Cloud, body: bytes) -> None:
     cloud.failures = [(200, body)]
-    with pytest.raises(NodeError, match="the answer is none of secretsmanager") as caught:
+    with pytest.raises(NodeError, match="the answer is not from secretsmanager") as caught:
         fetch(DB, FakeClock(), cloud.environment)
     assert "hunter2" not in str(caught.value) and caught.value.__cause__ is None
 

@@ -112,11 +112,11 @@ def test_numbers_and_directories_of_others_are_refused(place: Place) -> None:
     vision = Group("hpkvision", GID, (), ("fsx",))
     grouped, shared = place.node(vision)
     assert grouped[1] is True
-    assert shared[0] == "error" and "is there already, of 39010:39010" in shared[1]
+    assert shared[0] == "error" and "already exists, of 39010:39010" in shared[1]
     assert (place.root / "fsx" / "hpkvision").stat().st_uid == 39010
     assert place.node(Group("hpkvision", GID + 1))[0] == [
         "error",
-        f"group hpkvision has the id {GID} here, expected {GID + 1}",
+        f"group hpkvision has the id {GID} on this node, expected {GID + 1}",
     ]
     assert place.node(Group("hpkother", GID))[0] == ["error", f"gid {GID} for hpkother already belongs to hpkvision"]
 
@@ -130,7 +130,7 @@ def test_nothing_is_followed_and_nothing_of_roots_with_content_is_given_away(tmp
     assert (tmp_path / "elsewhere").stat().st_gid == 0
     (tmp_path / "full").mkdir(mode=0o755)
     (tmp_path / "full" / "file").touch()
-    with pytest.raises(NodeError, match="is there already, of 0:0 with mode 755"):
+    with pytest.raises(NodeError, match="already exists, of 0:0 with mode 755"):
         shares.ensure_share_directory(str(tmp_path / "full"), vision)
     assert not shares.is_share_directory_correct(str(tmp_path / "nothing"), vision)
 

@@ -69,11 +69,11 @@ CASES: Dict[str, Any] = {
     "slurmd has our file": (replace(HEALTHY, fetched=True), {}),
     "a plugin of another Slurm": (replace(HEALTHY, plugin=NOT_LOADED), {"plugin-not-loaded": True}),
     "a plugin that cannot be built": (
-        replace(HEALTHY, plugin=NOT_LOADED, unbuildable="there is no compiler, cc"),
+        replace(HEALTHY, plugin=NOT_LOADED, unbuildable="no compiler found (cc)"),
         {"plugin-not-buildable": False},
     ),
     "a plugin of another Slurm, and none can be built": (
-        replace(HEALTHY, plugin=NOT_LOADED, unbuildable="there is no compiler, cc", has_plugin=True),
+        replace(HEALTHY, plugin=NOT_LOADED, unbuildable="no compiler found (cc)", has_plugin=True),
         {"plugin-not-loaded": True},
     ),
     "no Slurm where there was one": (replace(HEALTHY, barrier=NO_PROGRAM), {"no-slurm": True}),

@@ -191,7 +191,7 @@ def test_the_first_state_is_what_slurmctld_had_and_is_never_taken_again(fake: An
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (lambda root: os.chmod(root / "fsx", 0o777), "lets everybody rename"),
+        (lambda root: os.chmod(root / "fsx", 0o777), "lets every user rename"),
         (lambda root: os.symlink("/tmp", root / "fsx/.hyperpod-kit"), "must be a directory of uid 0"),
         (
             lambda root: (os.mkdir(root / "fsx/.hyperpod-kit"), os.chown(root / "fsx/.hyperpod-kit", 2001, 2001)),
@@ -227,7 +227,7 @@ def test_slurmctld_that_hyperpod_has_started_is_stopped_for_the_move_and_started
     local.mkdir(parents=True)
     (local / "job_state").write_text("jobs")
     assert controller.describe_pending_hooks_and_state_move(fake.node).startswith(
-        f"keep Slurm's state in {BASE}/slurmctld; our lines into "
+        f"keep Slurm's state in {BASE}/slurmctld; the kit's lines into "
     )
     runs = [True]
     fake.runner.on("systemctl is-active --quiet slurmctld", 0)
@@ -242,8 +242,9 @@ def test_slurmctld_that_hyperpod_has_started_is_stopped_for_the_move_and_started
     fake.runner.on(f"{fake.node.paths.scontrol} ping", out="Slurmctld(primary) at ip-10-1-0-10 is UP\n")
     changed, notes = controller.install_hooks_and_move_state(fake.node)
     assert changed and notes == [
-        f"Slurm's state is kept in {fake.root}{BASE}/slurmctld now, as it was in {fake.root}/var/spool/slurmctld",
-        f"/var/spool/slurmctld leads to {BASE}/slurmctld now; what was there is kept in {local}.kept-20270115T080000Z",
+        f"Slurm's state is now kept in {fake.root}{BASE}/slurmctld, as it was in {fake.root}/var/spool/slurmctld",
+        f"/var/spool/slurmctld now points to {BASE}/slurmctld; its previous content is kept in "
+        f"{local}.kept-20270115T080000Z",
     ]
     assert os.readlink(local) == f"{BASE}/slurmctld" and Path(f"{local}.kept-20270115T080000Z/job_state").exists()
     assert hooks.parse_slurm_conf_settings(conf.read_text())["statesavelocation"] == f"{BASE}/slurmctld"

@@ -244,7 +244,7 @@ def test_so_many_copies_are_kept_and_each_has_a_name_of_its_own(tmp_path: Path) 
     copies = Copies(tmp_path / "c")
     for number in range(state.KEEPS + 3):
         (copies.own / "job_state").write_bytes(content(NOW + number, 30 + number))
-        assert "what was there is kept in" in copies.take_own(NOW + number)
+        assert "its previous content is kept in" in copies.take_own(NOW + number)
     assert copies.kept() == [content(NOW + number, 30 + number) for number in range(2, state.KEEPS + 2)]
     (copies.own / "job_state").write_bytes(content(NOW, 99))
     copies.take_own(5.0)
@@ -407,9 +407,9 @@ def test_equal_job_numbers_need_one_slurmctld_that_saved_both(
         assert slurm.state(job) == "RUNNING" and not list(Path(where.base).glob("slurmctld.kept-*"))
         return
     planned = controller.describe_pending_hooks_and_state_move(node)
-    assert "of two copies of Slurm's state the own one goes on: shared is " in planned, planned
+    assert "of the two copies of Slurm's state, the own copy is used: shared is " in planned, planned
     changed, notes = controller.install_hooks_and_move_state(node)
-    assert changed and any("the own one goes on: shared is " in note for note in notes), notes
+    assert changed and any("the own copy is used: shared is " in note for note in notes), notes
     assert "JobName=once-more" in slurm.call("scontrol", "show", "job", job) and slurm.state(job) == "RUNNING"
 
 
@@ -434,7 +434,7 @@ def test_two_copies_that_contradict_each_other_stop_the_command_and_not_slurmctl
     with pytest.raises(state.UndecidedState):
         controller.describe_pending_hooks_and_state_move(node)
     _, notes = controller.install_hooks_and_move_state(replace(node, requested_state_copy=StateCopy.LOCAL))
-    assert slurm.state(running) == "RUNNING" and "what was there is kept in" in notes[0]
+    assert slurm.state(running) == "RUNNING" and "its previous content is kept in" in notes[0]
     kept = list(Path(where.base).glob("slurmctld.kept-*/job_state"))
     assert [path.read_bytes() for path in kept] == [content(NOW - 4e8, 99, "98")]
 

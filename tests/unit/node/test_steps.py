@@ -134,7 +134,7 @@ def test_users(make_node: Any) -> None:
     fake.runner.on("getent passwd trainer", out="trainer:x:2001:2001::/home/trainer:/bin/bash\n")
     assert create_user_or_correct_home(fake.node, trainer) is False
     fake.runner.on("getent passwd trainer", out="trainer:x:1001:2001::/home/trainer:/bin/bash\n")
-    with pytest.raises(NodeError, match="has ids 1001:2001 here, expected 2001:2001"):
+    with pytest.raises(NodeError, match="has ids 1001:2001 on this node, expected 2001:2001"):
         create_user_or_correct_home(fake.node, trainer)
     fake.runner.on("getent passwd trainer", 2)
     fake.runner.on("getent passwd 2001", out="ubuntu:x:2001:2001::/home/ubuntu:/bin/bash\n")
@@ -245,7 +245,7 @@ def test_logind_leaves_the_memory_of_jobs_alone(make_node: Any) -> None:
     assert "RemoveIPC=no" in Path(fake.node.paths.under_root(logind.CONF)).read_text()
     assert any("HUP" in call for call in fake.runner.calls)
     # The file was written and the node died before logind was told.
-    assert logind.describe_pending_changes(fake.node) == "have systemd-logind read its configuration"
+    assert logind.describe_pending_changes(fake.node) == "make systemd-logind reload its configuration"
     fake.runner.on("busctl", 0, "b false\n")
     assert logind.describe_pending_changes(fake.node) == "" and not logind.disable_remove_ipc(fake.node)
     fake.runner.on("busctl", 1, "")

@@ -260,12 +260,12 @@ def test_who_waits_gives_up_when_others_fail(spec: EnvironmentSpec, monkeypatch:
 
 
 def test_an_interpreter_that_is_not_there_is_named(spec: EnvironmentSpec) -> None:
-    with pytest.raises(NodeError, match="/usr/bin/python9 does not run"):
+    with pytest.raises(NodeError, match="/usr/bin/python9 cannot be run"):
         maker.ensure_version(replace(spec, python="/usr/bin/python9"), lambda text: None)
 
 
 def test_the_time_of_the_step_is_a_bound(spec: EnvironmentSpec, tmp_path: Path) -> None:
-    with pytest.raises(NodeError, match="the time of the step is over, during: "):
+    with pytest.raises(NodeError, match="the step timed out during: "):
         maker.ensure_version(replace(holding(spec, tmp_path), timeout=0.5), lambda text: None)
 
 
@@ -312,7 +312,9 @@ def test_a_failure_does_not_fail_the_node_and_is_reported_until_it_is_mended(nod
     [(name, status, error)] = run(node)[:1]
     assert (name, status) == ("training-environment", "failed") and "no route to the index" in error
     [line] = warning_lines_about_node(node, {})
-    assert line.startswith("no usable training environment here: ") and line.endswith("; then: hyperpod-kit node apply")
+    assert line.startswith("no usable training environment on this node: ") and line.endswith(
+        "; then: hyperpod-kit node apply"
+    )
     Path(program).write_text(text)
     assert run(node)[0] == ("training-environment", "changed", "") and warning_lines_about_node(node, {}) == []
 
@@ -351,7 +353,7 @@ def test_a_directory_in_which_others_could_exchange_it_is_refused(node: Node, ui
     os.chown(place, uid, uid)
     place.chmod(mode)
     [(_, status, error)] = run(node)[:1]
-    assert status == "failed" and "others could exchange the training environment" in error
+    assert status == "failed" and "other users could replace the training environment" in error
     assert list(place.iterdir()) == []
 
 

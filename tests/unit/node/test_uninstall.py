@@ -105,7 +105,7 @@ def test_a_mount_in_use_keeps_the_program(
 ) -> None:
     monkeypatch.setattr(remove_stale, "reason_to_keep_mounted", lambda node, mount: "is in use")
     assert run() == 1
-    assert "stays for now: /efs is in use" in capsys.readouterr().out
+    assert "kept for now: /efs is in use" in capsys.readouterr().out
     assert (fake.root / "opt/hyperpod-kit").is_dir() and "umount /efs" not in fake.runner.calls
     monkeypatch.undo()
     monkeypatch.setattr(uninstall, "open_node", lambda: fake.node)
@@ -132,7 +132,7 @@ def test_a_job_that_runs_from_the_kit_is_waited_for(fake: Any, monkeypatch: pyte
     put(fake.root, "/proc/4321/cmdline", "/usr/bin/python3\0/opt/hyperpod-kit/current/lib/hyperpod_kit/job/__main__.py")
     if os.geteuid() == 0:
         os.chown(fake.root / "proc/4321", 2001, 2001)
-    with pytest.raises(NodeError, match="1 processes of jobs run from /opt/hyperpod-kit here, first 4321"):
+    with pytest.raises(NodeError, match="1 processes of jobs run from /opt/hyperpod-kit on this node, first 4321"):
         run()
 
 

@@ -77,8 +77,8 @@ def refused(fake: FakeNode) -> dict[str, str]:
 
 def test_a_bucket_that_only_root_can_write_to_is_named_with_what_to_do(node_of: MakeNode) -> None:
     assert refused(node_of([BUCKET])) == {
-        "out": "/mnt/out takes no file of ann, ben: it is 0:0 with mode 0755; set uid or gid and dir_mode of the mount "
-        "in the configuration, then: hyperpod-kit upload"
+        "out": "/mnt/out cannot be written by ann, ben: it is 0:0 with mode 0755; set uid or gid and dir_mode of the "
+        "mount in the configuration, then: hyperpod-kit upload"
     }
 
 
@@ -117,8 +117,10 @@ def test_a_share_is_asked_for_its_members_and_a_home_for_its_owner(node_of: Make
     place(fake, "/fsx/vision", 0, BEN.gid, 0o2770)
     place(fake, home.path, BEN.uid, BEN.gid, 0o700)
     words = refused(fake)
-    assert words["fsx"].startswith(f"/fsx/vision takes no file of ann: it is 0:{BEN.gid} with mode 2770; ")
-    assert words["home-ann"].startswith(f"{home.path} takes no file of ann: it is {BEN.uid}:{BEN.gid} with mode 0700; ")
+    assert words["fsx"].startswith(f"/fsx/vision cannot be written by ann: it is 0:{BEN.gid} with mode 2770; ")
+    assert words["home-ann"].startswith(
+        f"{home.path} cannot be written by ann: it is {BEN.uid}:{BEN.gid} with mode 0700; "
+    )
     place(fake, "/fsx/vision", 0, VISION, 0o2770)
     place(fake, home.path, ANN.uid, ANN.gid, 0o700)
     assert refused(fake) == {}
@@ -160,7 +162,7 @@ def test_without_users_in_the_configuration_the_accounts_of_people_are_asked_for
         "slurm:x:1001:1001::/:/usr/sbin/nologin\nubuntu:x:1000:1000::/home/ubuntu:/bin/bash\nhalf a line\n"
     )
     (fake.root / "etc/group").write_text("docker:x:39201:root,ubuntu\nother:x:39202:\n")
-    assert refused(fake)["fsx"].startswith("/fsx or a directory in it takes no file of ubuntu: it is 0:0 ")
+    assert refused(fake)["fsx"].startswith("/fsx or a directory in it cannot be written by ubuntu: it is 0:0 ")
     place(fake, "/fsx/data", 0, 39201, 0o775)
     assert refused(fake) == {}
 
@@ -171,7 +173,7 @@ def test_the_health_check_tells_it_once_and_reports_have_it_until_it_is_mended(n
     first = ticked(fake.node)
     words = first.records["fsx"].users_refused
     assert words in first.messages[0] and first.messages[0].startswith(
-        "fsx: /fsx or a directory in it takes no file of ann"
+        "fsx: /fsx or a directory in it cannot be written by ann"
     )
     assert first.records["fsx"].state == "ok" and first.records["fsx"].is_usable_by_jobs and first.ordered == ()
     assert ticked(fake.node).messages == () and warning_lines_about_node(fake.node) == [words]
@@ -196,7 +198,7 @@ def test_the_unit_of_the_timer_may_become_users(node_of: MakeNode) -> None:
     (fake.root / "proc").rename(fake.root / "made")
     words = ["setpriv", f"--bounding-set=-all,{kept}", "--no-new-privs", sys.executable, "-c", program, str(fake.root)]
     done = subprocess.run(words, cwd=CHECKOUT, text=True, stdout=subprocess.PIPE, timeout=120, check=True)
-    assert "takes no file of ann, ben" in done.stdout
+    assert "cannot be written by ann, ben" in done.stdout
     filters = [line.partition("=")[2] for line in UNIT.read_text().splitlines() if line.startswith("SystemCallFilter")]
     assert filters[-1] == "@setuid", "what is refused with the privileged calls is let through again"
 

@@ -40,7 +40,7 @@ def test_a_list_may_have_other_words_in_any_order() -> None:
     assert is_in_force(config, "PrologFlags", "Alloc") and is_in_force(config, "RequeueExitHold", "86")
     assert is_in_force(config, "SchedulerParameters", "nohold_on_prolog_fail") is True
     assert is_in_force(config, "SchedulerParameters", "nohold") is False
-    assert is_in_force(config, "PrologEpilogTimeout", "60") is None, "printed in no form known here"
+    assert is_in_force(config, "PrologEpilogTimeout", "60") is None, "printed in a form that this version cannot read"
     apart = {"prologtimeout": "60 sec", "epilogtimeout": "90 sec"}
     assert is_in_force(apart, "PrologEpilogTimeout", "60") is False
     assert is_in_force({**apart, "epilogtimeout": "60 sec"}, "PrologEpilogTimeout", "60") is True

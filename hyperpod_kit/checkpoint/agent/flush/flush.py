@@ -121,7 +121,7 @@ def flush(
         ]
         run_turns(turns, waiting, progress.set_announced_and_report)
     if waiting.is_stalled:
-        reason = f"nothing has moved for {stall:g} s"
+        reason = f"no progress for {stall:g} s"
     else:
         reason = f"not done after {limit:g} s"
     outcomes = []
@@ -335,7 +335,7 @@ class _RunFlush:
             if still < AT_WORK:
                 io_progress.record_progress()
             elif time.monotonic() > end:
-                return FlushOutcome(self._run, None, False, f"the agent of rank {rank} is still at work")
+                return FlushOutcome(self._run, None, False, f"the agent of rank {rank} is still working")
             time.sleep(_POLL)
 
     def _outcome_if_waiting_is_futile(self, path: str, idle_seconds: float) -> Optional[FlushOutcome]:
@@ -350,7 +350,7 @@ class _RunFlush:
         if trainer != lock.NOBODY:
             return None
         if process.is_alive(agent):
-            return FlushOutcome(self._run, None, False, f"another flush (pid {agent.pid}) is at work")
+            return FlushOutcome(self._run, None, False, f"another flush (pid {agent.pid}) is running")
         if idle_seconds < AT_WORK:
             return None
         note = f"an earlier flush (pid {agent.pid}) was ended, and the kernel holds it until its storage answers"
@@ -371,7 +371,7 @@ class _RunFlush:
         if not is_requested and not all(
             capture_age.is_known_to_be_expired(opened.page, self._max_age, self._clock()) for opened in complete_slots
         ):
-            return FlushOutcome(self._run, None, False, "somebody may come for it yet")
+            return FlushOutcome(self._run, None, False, "a restarted job may still use it")
         captured: Dict[Key, Dict[int, shm_slots.OpenSlot]] = {}
         for opened in complete_slots:
             captured.setdefault(opened.page.key, {})[opened.page.origin.rank] = opened

@@ -134,7 +134,7 @@ def _commit_or_hand_in_capture(
     local_ranks = {other.origin.rank for other in pages if other.epoch == page.epoch}
     is_complete = sorted(slots) == list(range(world))
     if not is_complete and (len(local_ranks) == world or set(slots) != local_ranks):
-        return None, f"seq {seq} was never whole"
+        return None, f"seq {seq} was never complete"
     options = progress.write_options_counting_bytes(run)
     if is_complete:
         checkpoint_id = page.checkpoint_id(secrets.token_hex(3))

@@ -54,7 +54,9 @@ def parse_ended_job(text: str) -> EndedJob:
     """Parse `JOB.RESTART.UID[.GID]`, the instance of the unit. Raises UsageError."""
     match = _ENDED.fullmatch(text)
     if match is None:
-        raise UsageError(f"{text!r} is no ended job", hint="JOB.RESTART.UID or JOB.RESTART.UID.GID, all numbers")
+        raise UsageError(
+            (f"{text!r} does not name an ended job"), hint="JOB.RESTART.UID or JOB.RESTART.UID.GID, all numbers"
+        )
     job, restart, uid, gid = match.groups()
     return EndedJob(job, int(restart), int(uid), int(gid) if gid else None)
 
@@ -95,7 +97,8 @@ def start_flush_and_await_announcement(
     by_descriptor.unlink(announce, missing_ok=True)
     if not is_announced:
         say(
-            f"storage does not know after {seconds:g} s what was captured here; {unit if by_systemd else child} goes on"
+            f"the captures of this node are not announced on storage after {seconds:g} s; "
+            f"{unit if by_systemd else child} continues"
         )
     if is_announced:
         return 0

@@ -100,7 +100,7 @@ def flush_as(
         return [flush.FlushOutcome(f"uid {uid}", None, False, "failed, see standard error")]
     outcomes = _parse_outcomes(data)
     if outcomes is None:
-        return [flush.FlushOutcome(f"uid {uid}", None, False, "its answer is none, see standard error")]
+        return [flush.FlushOutcome(f"uid {uid}", None, False, "its answer is invalid, see standard error")]
     if uid != os.geteuid():
         _record_in_audit_log(uid, outcomes, asked_by)
     return outcomes
@@ -173,7 +173,7 @@ def _read_response(
         if now >= end:
             return b"", "not done after {timeout:g} s"
         if stall is not None and now >= moved + stall:
-            return b"", "it has moved nothing for {stall:g} s"
+            return b"", "it has made no progress for {stall:g} s"
         ready = poll.poll(((end if stall is None else min(end, moved + stall)) - now) * 1000)
         readable = {descriptor for descriptor, _ in ready}
         if stderr_fd in readable and not _forward_stderr(stderr_fd):

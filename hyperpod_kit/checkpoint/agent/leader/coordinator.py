@@ -149,7 +149,7 @@ class Coordinator:
         self._has_memory_saves = self._has_memory_saves or is_memory_only
         capture.replicas[rank] = replica_digests or {}
         if capture.state is CaptureState.DROPPED:
-            orders.append(Order(OrderKind.DROPPED, key, "another rank does not have it"))
+            orders.append(Order(OrderKind.DROPPED, key, "another rank does not have the capture"))
         elif capture.state in _END_ORDERS:
             # Of an agent that has come back and did not hear it.
             orders.append(Order(_END_ORDERS[capture.state], key))
@@ -422,8 +422,8 @@ class Coordinator:
                 )
                 and rank not in capture.reports
             ):
-                orders += self._fail(key, f"rank {rank}: its agent is lost")
-        return orders + self.rank_done(rank, "its agent is lost")
+                orders += self._fail(key, f"rank {rank}: its agent was lost")
+        return orders + self.rank_done(rank, "its agent was lost")
 
     def _drop_older_not_captured_by(self, rank: int, key: Key) -> List[Order]:
         """A rank that is at `key` will not come back for anything older that it has not captured."""

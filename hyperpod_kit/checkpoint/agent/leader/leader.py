@@ -346,7 +346,7 @@ class Upkeep:
         if result.applied is not None:
             self._report_undeleted_and_damaged_forget_deleted(result.applied)
         if result.failure:
-            self._log_once(f"old checkpoints stay: {result.failure}")
+            self._log_once(f"old checkpoints were not deleted: {result.failure}")
         if self._due:
             self.start_retention(result.key)
 
@@ -362,17 +362,17 @@ class Upkeep:
         self._report_undeleted_and_damaged_forget_deleted(result.applied)
         if result.applied.deleted:
             return ""
-        return "nothing that the policy can do without could be given up for it"
+        return "the policy allows no checkpoint to be deleted for it"
 
     def _report_undeleted_and_damaged_forget_deleted(self, applied: retention.Applied) -> None:
         """Each reason is said once."""
         self._abandoned.difference_update(applied.deleted)
         for checkpoint_id, reason in applied.remaining:
-            self._log_once(f"old checkpoints stay: {checkpoint_id}: {reason}")
+            self._log_once(f"old checkpoints were not deleted: {checkpoint_id}: {reason}")
         for checkpoint_id, reason in applied.damaged:
-            text = f"checkpoint {checkpoint_id} was read back and is not what was committed: {reason}"
+            text = f"checkpoint {checkpoint_id} was read back and differs from what was committed: {reason}"
             if self._log_once(text):
-                self._send_event(AgentTrouble(f"{text}; an older one stays in its place"))
+                self._send_event(AgentTrouble(f"{text}; an older checkpoint is kept instead"))
 
     def _log_once(self, text: str) -> bool:
         """Write a text to the agent's log unless it was written before or the limit is reached; return whether it

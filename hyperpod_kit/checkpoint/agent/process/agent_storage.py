@@ -132,7 +132,7 @@ class Storage:
             record = self._write_shard_reusing_intact_file(capture, capture.shard, options)
             return shard_report.report_of(capture.shard.slot, record, self._parser)
         if self.local is None or capture.part is None:
-            raise CheckpointError("it is neither in memory nor on the node's disk any more")
+            raise CheckpointError("it is no longer in memory or on the node's disk")
         copy_shard(capture.part, self.local.store, self.store, capture.checkpoint_id, options)
         return capture.part.report
 

@@ -60,4 +60,4 @@ class Heartbeat:
         stuck = [worker.name for worker in self._workers if worker.busy]
         if not stuck or still < self._limit:
             return ""
-        return f"the agent (pid {os.getpid()}) has moved nothing for {still:.0f} s, busy with: {', '.join(stuck)}"
+        return f"the agent (pid {os.getpid()}) has made no progress for {still:.0f} s, busy with: {', '.join(stuck)}"

@@ -105,13 +105,13 @@ class OrderExecutor:
             self._on_written(result)
         elif isinstance(result, PruneResult):
             if result.failure:
-                print(f"old local checkpoints stay: {result.failure}", file=sys.stderr, flush=True)
+                print(f"old local checkpoints were not deleted: {result.failure}", file=sys.stderr, flush=True)
         elif isinstance(result, SweepResult):
             if result.failure:
-                print(f"segments of dead runs stay: {result.failure}", file=sys.stderr, flush=True)
+                print(f"shared memory of dead runs was not freed: {result.failure}", file=sys.stderr, flush=True)
             for line in result.losses or ():
                 print(line, file=sys.stderr, flush=True)
-                self._send_event(AgentTrouble(f"what another run left in this node's memory: {line}"))
+                self._send_event(AgentTrouble(f"captures of another run in this node's memory: {line}"))
         else:
             assert_never(result)
 

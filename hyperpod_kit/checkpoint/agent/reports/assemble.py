@@ -119,15 +119,15 @@ def build_commit_files(
     """
     first = reports[0].page
     if len(reports) != first.origin.world or sorted(reports) != list(range(len(reports))):
-        raise CheckpointError(f"shards of ranks {sorted(reports)} of {first.origin.world} are there")
+        raise CheckpointError(f"only the shards of ranks {sorted(reports)} of {first.origin.world} exist")
     alike = _fields_required_equal_on_all_ranks(first)
     for rank, report in sorted(reports.items()):
         page = report.page
         for (field, expected), actual in zip(alike.items(), _fields_required_equal_on_all_ranks(page).values()):
             if expected != actual:
                 raise CheckpointError(
-                    f"{field} is {expected} on rank 0 and {actual} on rank {rank}: "
-                    "all ranks save the same steps, in the same order"
+                    f"{field} is {expected} on rank 0 and {actual} on rank {rank}: all ranks must save the same "
+                    "steps, in the same order"
                 )
         if (report.record.rank, report.record.size, report.record.root) != (rank, page.shard.size, page.shard.root):
             raise CheckpointError(f"rank {rank} reported a file that is not its capture")

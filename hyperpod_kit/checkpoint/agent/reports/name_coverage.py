@@ -53,11 +53,12 @@ def check_coverage_and_count_tensors(trees: Mapping[int, Mapping[str, Any]], sto
         listed_names = tree.get(SHARED_NAMES)
         if not isinstance(listed_names, list):
             raise CheckpointError(
-                f"{_describe_difference(trees)}: who holds what is agreed in restore(), which has not seen "
-                "it; call it before the first save, and start again when that changes"
+                f"{_describe_difference(trees)}: the ranks agree in restore() which rank holds which tensor, and "
+                "restore() has not seen this tensor; call restore() before the first save, and restart the run when "
+                "the tensors change"
             )
         if not all(_is_pair(pair) for pair in listed_names):
-            raise CheckpointError(f"rank {rank}'s list of what it holds has what is not a name and layout")
+            raise CheckpointError(f"rank {rank}'s list of its tensors has an entry that is not a name and a layout")
         lists[rank] = listed_names
     problem = describe_layout_conflict(lists)
     if problem is not None:
@@ -67,8 +68,8 @@ def check_coverage_and_count_tensors(trees: Mapping[int, Mapping[str, Any]], sto
         missing = sorted({name for name, _ in names} - present_names)
         if missing:
             raise CheckpointError(
-                f"{missing[0]}, which rank {rank} holds, is in no shard: who holds what has changed "
-                "since restore(); start again"
+                f"{missing[0]}, which rank {rank} holds, is in no shard: the tensors of the ranks have changed since "
+                "restore(); restart the run"
             )
     return len({name for names in lists.values() for name, _ in names})
 

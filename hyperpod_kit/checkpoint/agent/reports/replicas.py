@@ -100,8 +100,8 @@ def explain_difference(difference: Difference, first: Tensors = None, second: Te
     first_rank, second_rank = difference.ranks
     if first is None or second is None:
         return (
-            f"tensors that rank {first_rank} and rank {second_rank} both hold differ (which is not known any more); "
-            f"{_describe_differing_count(difference)}"
+            f"tensors that rank {first_rank} and rank {second_rank} both hold differ (which tensors is no longer "
+            f"known); {_describe_differing_count(difference)}"
         )
     first_tensors = {name: (layout, value) for name, layout, value in first}
     second_tensors = {name: (layout, value) for name, layout, value in second}
@@ -130,7 +130,10 @@ def explain_difference(difference: Difference, first: Tensors = None, second: Te
     else:
         has, lacks = (first_rank, second_rank) if name in first_tensors else (second_rank, first_rank)
         what = f"{name} is on rank {has} and not on rank {lacks}"
-        way_out = "who holds what is agreed in restore(): call it before the first save, start again when it changes"
+        way_out = (
+            "the ranks agree in restore() which rank holds which tensor: call it before the first save, and restart "
+            "the run when the tensors change"
+        )
     more = ""
     if len(names) > 1:
         more = f" (and {len(names) - 1} more)"

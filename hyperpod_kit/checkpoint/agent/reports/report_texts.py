@@ -157,7 +157,7 @@ class ReportDecoder:
         else:
             for pending in [pending for pending in waiting if pending[0] == rank]:
                 del self._waiting[pending]
-                failed.append((*pending, "what it reported is not known there any more"))
+                failed.append((*pending, "its report is no longer known there"))
         update = self._build_complete_and_request_missing([pending for pending in waiting if pending in self._waiting])
         return update._replace(failed=(*failed, *update.failed))
 
@@ -213,7 +213,7 @@ class ReportDecoder:
             if not missing:
                 made = self._build_report(rank, key, self._waiting.pop((rank, key)).body)
                 if made is None:
-                    failed.append((rank, key, "it did not say which tensors it has"))
+                    failed.append((rank, key, "it did not report its tensors"))
                 else:
                     reports.append((rank, key, made))
         return ReportUpdate(tuple(reports), tuple(asks), tuple(failed))
@@ -254,7 +254,7 @@ def _parse_parts(body: Dict[str, Any]) -> List[List[Any]]:
     parts = [*body["parts"], *([body["pattern"]] if "pattern" in body else [])]
     for part in parts:
         if not isinstance(part, list) or len(part) not in (2, 3) or not isinstance(part[0], str):
-            raise ValueError("a part of a report is none")
+            raise ValueError("a part of a report is invalid")
         if not isinstance(part[1] if len(part) == 2 else part[2], str) or (len(part) == 3 and part[1] is not None):
             raise ValueError("a part of a report has neither text nor digest")
     texts = [str(body.get("own", ""))]

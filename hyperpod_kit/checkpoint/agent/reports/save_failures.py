@@ -68,7 +68,7 @@ class Tally:
         else:
             parts = []
         if self.durable is None:
-            parts.append("nothing has become durable since the start")
+            parts.append("no save has become durable since the start")
         else:
             parts.append(f"newest durable is step {self.durable.step}, {ago(self._clock() - self.durable.at)}")
         return "; ".join(parts)

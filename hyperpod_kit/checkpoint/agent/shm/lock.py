@@ -91,7 +91,7 @@ def _open_or_create_own(path: str) -> int:
             return files.create_exclusively(path)
         with contextlib.suppress(FileNotFoundError):
             return open_own_single_link_file(path, os.O_RDWR)[0]
-    raise CheckpointError(f"{path} comes and goes", hint=f"ls -l {path}")
+    raise CheckpointError(f"{path} is created and removed repeatedly", hint=f"ls -l {path}")
 
 
 class HolderSigns:
@@ -164,7 +164,7 @@ def acquire_ending_stale_agent(
             if owner != trainer and is_alive(owner):
                 raise RunIsOwned(
                     f"process {owner.pid} on this node trains this run and rank",
-                    hint=f"end process {owner.pid} first, or use another root",
+                    hint=f"stop process {owner.pid} first, or use another root",
                 )
             if waited > grace:
                 sign = signal.SIGKILL
@@ -176,7 +176,7 @@ def acquire_ending_stale_agent(
                         os.kill(agent.pid, sign)
                 signalled = agent
         if waited > 2 * grace:
-            raise CheckpointError(f"the agent that holds {path} does not go")
+            raise CheckpointError(f"the agent that holds {path} does not end")
         time.sleep(_POLL)
 
 

@@ -23,7 +23,7 @@ from hyperpod_kit.untrusted import by_descriptor, walk
 from hyperpod_kit.untrusted.dirfd import mount_id_of, open_path_fd_refusing_mount
 
 EXTRA_ROOM = 256 * 1024
-_OTHER = f"or name another tmpfs in {environment.HPK_SHM_DIR}"
+_OTHER = f"or set {environment.HPK_SHM_DIR} to another tmpfs"
 _CURES = {
     errno.EFBIG: "ulimit -f unlimited",
     errno.EMFILE: "ulimit -n 65536",
@@ -264,7 +264,7 @@ def create(folder: str, name: SlotName, size: int, *, extra_room: int = EXTRA_RO
         if err.errno in (errno.ENOSPC, errno.ENOMEM):
             free = os.statvfs(folder)
             raise NotEnoughSharedMemory(
-                f"a slot needs {size} bytes in {folder}, {free.f_bavail * free.f_frsize} are free",
+                f"a slot needs {size} bytes in {folder}, but {free.f_bavail * free.f_frsize} bytes are free",
                 hint="hyperpod-kit checkpoint flush --all, fewer slots, or a larger /dev/shm: "
                 f"{shared_memory_hint(4 * size)}",
             ) from None

@@ -90,9 +90,8 @@ class Hub:
         self.port = 0
         if peers + _BESIDE > descriptors.soft_limit():
             raise CheckpointError(
-                f"rank 0's agent needs {peers + _BESIDE} descriptors for {peers + 1} ranks, "
-                f"{descriptors.soft_limit()} are "
-                "allowed on its node",
+                f"rank 0's agent needs {peers + _BESIDE} descriptors for {peers + 1} ranks, but its node allows "
+                f"{descriptors.soft_limit()}",
                 hint="raise the hard limit there: LimitNOFILE= in slurmd's unit, or ulimit -Hn",
             )
         if peers:
@@ -108,8 +107,8 @@ class Hub:
         with contextlib.suppress(listening.NoAddress):
             return listening.listen_on_local_addresses(addresses, port)
         self._log_once(
-            f"none of {', '.join(addresses) or 'no addresses'} is an address of this machine: "
-            "other ranks' agents are heard on all interfaces"
+            f"none of {', '.join(addresses) or 'no addresses'} is an address of this machine: listening for the "
+            "agents of other ranks on all interfaces"
         )
         return listening.listen_on_local_addresses([listening.ANYWHERE], port)
 

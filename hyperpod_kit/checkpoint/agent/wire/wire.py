@@ -59,7 +59,7 @@ class Wire:
         """The next line. Raises OSError, Untrusted, ValueError."""
         line = self._lines.receive_line(WIRE_TIMEOUT)
         if line is None:
-            raise ConnectionError("the other end has gone")
+            raise ConnectionError("the other end closed the connection")
         return parse.parse_json_object(self._incoming.verify_next(line), _LINE)
 
     def send_parts_updating_mac(self, parts: Iterator[memoryview], mac: Any, pace: Pace) -> None:
@@ -88,7 +88,7 @@ class Wire:
         while at < len(part):
             count = self._sock.recv_into(part[at:])
             if not count:
-                raise ConnectionError("the other end has gone")
+                raise ConnectionError("the other end closed the connection")
             at += count
 
     def close(self) -> None:
@@ -110,7 +110,9 @@ def connect(addresses: Sequence[Address], key: bytes, number: int) -> Wire:
             return Wire(sock, *seals)
         sock.close()
     if not tried:
-        raise ConnectionError("no address but loopback is known of that node, by its name or by those of others")
+        raise ConnectionError(
+            "that node has no known address except loopback, neither by its name nor from other ranks"
+        )
     raise ConnectionError(f"no answer at {', '.join(tried)}")
 
 

@@ -68,7 +68,7 @@ class ImportedFiles:
         while done < len(view):
             count = os.preadv(fd, [view[done:]], at + done)
             if not count:
-                raise CheckpointError(f"{path} ends after {at + done} bytes", hint="copy it here again")
+                raise CheckpointError(f"{path} ends after {at + done} bytes", hint="copy it again")
             done += count
 
     def read_bytes(self, path: Path, at: int, size: int) -> bytearray:
@@ -99,7 +99,7 @@ def read_small_file(path: Path, limit: int) -> bytes:
         # Python makes room for as much as it is asked for, whatever the file has.
         data = file.read(min(os.fstat(fd).st_size, limit) + 1)
     if len(data) > limit:
-        raise CheckpointError(f"{path} has more than {limit} bytes", hint="copy it here again")
+        raise CheckpointError(f"{path} has more than {limit} bytes", hint="copy it again")
     return data
 
 
@@ -121,7 +121,7 @@ def open_regular_file(path: Path) -> int:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise CheckpointError(f"{path} is not a file", hint="copy it here again")
+        raise CheckpointError(f"{path} is not a file", hint="copy it again")
     return fd
 
 
@@ -153,5 +153,5 @@ class FileBytes:
         if at + len(view) == self._size and self._sum != self._crc:
             raise CheckpointError(
                 f"{self._path} is damaged: Bad CRC-32 of the {self._size} bytes from {self._begin} on",
-                hint="copy it here again, or take another checkpoint",
+                hint="copy it again, or take another checkpoint",
             )

@@ -61,7 +61,7 @@ class ImportedTree:
             raise unsavable.subclass_error(path, tensor)
         unsavable.require_savable(path, tensor)
         if tensor.nbytes > tensor.untyped_storage().nbytes():
-            raise StateNotSerializable(path, f"tensor of {list(tensor.shape)} whose items are partly one in memory")
+            raise StateNotSerializable(path, f"tensor of {list(tensor.shape)} whose items partly share memory")
         if path in self._used_names:
             raise StateNotSerializable(path, "second tensor of that name")
         self._used_names.add(path)
@@ -78,4 +78,4 @@ class ImportedTree:
 
 
 def _reserved_name_error(name: str) -> UsageError:
-    return UsageError(f"at its top it has {name!r}, which means something else here", hint="save it under another name")
+    return UsageError(f"at its top it has {name!r}, which is a reserved name", hint="save it under another name")

@@ -111,7 +111,7 @@ def write_and_commit(
             texts[rank] = tuple((key, codec.to_json_text(value).decode()) for key, value in tree.items())
             placed[rank], plans = shard_layout.tensors, [*plans, part.plan]
         if len(set(plans)) > 1:
-            raise CheckpointError("the ranks' files do not hold the same of what all ranks share")
+            raise CheckpointError("the ranks' files differ in values that all ranks share")
         table = index.build(placed)
         coverage.require_full_coverage(table)
         typed = any(

@@ -103,7 +103,7 @@ class LimitedOpcodes(dict[int, Callable[[Any], None]]):
     def __getitem__(self, opcode: int) -> Callable[[Any], None]:
         self._remaining -= 1
         if self._remaining < 0:
-            raise pickle.UnpicklingError("it is made of more objects than records are")
+            raise pickle.UnpicklingError("it has more objects than such a file can have")
         return super().__getitem__(opcode)
 
 

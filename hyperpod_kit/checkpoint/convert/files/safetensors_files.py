@@ -26,7 +26,7 @@ _HEADER_LIMIT = 16 << 20
 """Bytes of a header or an index, which take ten times the room when they are read: 150,000 tensors."""
 _LONGEST_NAME = 255
 _DTYPE_ALIASES = {"F8_E8M0": "F8_E8M0FNU"}
-_COPY_HINT = "copy it here again"
+_COPY_HINT = "copy it again"
 
 
 class WeightFiles(NamedTuple):
@@ -44,7 +44,7 @@ def inspect_file(files: ImportedFiles, path: Path) -> WeightFiles:
     """Return the tensors of a safetensors file, checked against its size. Raise UsageError for what is no file,
     or holds what cannot be taken over, CheckpointError for what is damaged, OSError."""
     if not path.is_file():
-        raise Absent(f"{path} is not a file", hint="name a .safetensors file; of a directory: --from huggingface")
+        raise Absent(f"{path} is not a file", hint="give a .safetensors file; for a directory: --from huggingface")
     return WeightFiles(path, _locate_pieces(files, path), {}, path.stat().st_size, 1)
 
 
@@ -83,12 +83,12 @@ def _locate_indexed_pieces_and_files(
     names = set(file_of.values())
     for file in sorted(names):
         if not _is_file_in(folder, file):
-            raise CheckpointError(f"{folder} is not whole, it lacks {file!r}, which {INDEX} names", hint=_COPY_HINT)
+            raise CheckpointError(f"{folder} is incomplete: it lacks {file!r}, which {INDEX} names", hint=_COPY_HINT)
         file_pieces = _locate_pieces(files, folder / file)
         mismatched = sorted(set(file_pieces) ^ {name for name in file_of if file_of[name] == file})
         if mismatched:
             raise CheckpointError(
-                f"{folder / file} is not of {INDEX}: they differ in {', '.join(mismatched[:4])}", hint=_COPY_HINT
+                f"{folder / file} does not match {INDEX}: they differ in {', '.join(mismatched[:4])}", hint=_COPY_HINT
             )
         pieces.update(file_pieces)
     return pieces, names
@@ -106,12 +106,17 @@ def _is_file_in(folder: Path, name: str) -> bool:
 def _no_weights_error(folder: Path) -> UsageError:
     if (folder / "adapter_config.json").is_file():
         return UsageError(
-            f"{folder} is an adapter of PEFT, without its base: that is not taken over",
+            f"{folder} is a PEFT adapter without its base model: adapters are not imported",
             hint="PeftModel.from_pretrained, then Manager with State(model, frozen=False)",
         )
     if any(folder.glob("pytorch_model*.bin")):
-        return UsageError(f"{folder} has pickles, no safetensors", hint="of one file: --from torch; else save it anew")
-    return UsageError(f"{folder} has neither {WEIGHTS} nor {INDEX}", hint="name what save_pretrained was given")
+        return UsageError(
+            f"{folder} has pickles, no safetensors",
+            hint=("for one file: --from torch; otherwise save it as safetensors"),
+        )
+    return UsageError(
+        f"{folder} has neither {WEIGHTS} nor {INDEX}", hint=("give the directory that was passed to save_pretrained")
+    )
 
 
 def _locate_pieces(files: ImportedFiles, path: Path) -> dict[str, ImportedPiece]:
@@ -175,7 +180,7 @@ def trainer_step_or_zero(folder: Path) -> int:
         try:
             step = parse_json_object(read_small_file(path, _MOST), _MOST)["global_step"]
         except (ValueError, KeyError) as err:
-            raise CheckpointError(f"{path} is damaged: {err!r}", hint="--step says which step it is of") from None
+            raise CheckpointError(f"{path} is damaged: {err!r}", hint="give the step with --step") from None
         if type(step) is int and step >= 0:
             return step
     match = _FOLDER.fullmatch(folder.resolve().name)

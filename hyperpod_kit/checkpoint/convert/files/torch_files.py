@@ -106,7 +106,7 @@ def locate_tensor(files: ImportedFiles, path: Path, begin: int, size: int) -> St
         has_checksums = any(entry.CRC for entry in listed)
         archive_entries = _EmbeddedZip(files, path, begin, begin + size, has_checksums)
         if "byteorder" in entries and archive_entries.read(entries["byteorder"]) != b"little":
-            raise ValueError("its bytes are in another order")
+            raise ValueError("its byte order differs")
         pickled = _TensorPickle(io.BytesIO(archive_entries.read(entries["data.pkl"]))).load()
         if not isinstance(pickled, _PickledTensor):
             raise ValueError("it is not a tensor")
@@ -117,12 +117,12 @@ def locate_tensor(files: ImportedFiles, path: Path, begin: int, size: int) -> St
         if not _is_contiguous(pickled) and 1 + sum(map(_last_offset, pickled.shape, pickled.stride)) != _item_count(
             pickled.shape
         ):
-            raise ValueError("its items are not those that lie there")
+            raise ValueError("its items do not match the stored bytes")
         data_begin = archive_entries.data_offset(entry)
     except _DAMAGED as err:
         raise CheckpointError(
             f"{path} is damaged, or not as torch.save writes tensors: {err}; {size} bytes from {begin} on",
-            hint="copy it here again, or take another checkpoint",
+            hint="copy it again, or take another checkpoint",
         ) from None
     crc = None
     if has_checksums:
@@ -178,7 +178,7 @@ def load_value(files: ImportedFiles, path: Path, begin: int, size: int) -> Any:
     except _DAMAGED as err:
         raise CheckpointError(
             f"{path} is damaged: {first_line(err)}; {size} bytes from {begin} on",
-            hint="copy it here again, or take another checkpoint",
+            hint="copy it again, or take another checkpoint",
         ) from None
 
 
@@ -313,7 +313,7 @@ class _Window(io.RawIOBase):
 # A file of `torch.save` as a checkpoint: its dict, or a model's state dict alone. It is mapped, so that no more than
 # what is being copied has to be in memory.
 
-AGAIN = "copy it here again, or save it again"
+AGAIN = "copy it again, or save it again"
 
 
 class TorchFile(NamedTuple):
@@ -329,18 +329,18 @@ def load_file(path: Path) -> TorchFile:
     """Load a file of torch.save after comparing its check sums. Raise UsageError for what is no dict, or of
     classes that are not taken over, CheckpointError, OSError."""
     if not path.is_file():
-        raise Absent(f"{path} is not a file", hint="name a file that torch.save wrote")
+        raise Absent(f"{path} is not a file", hint="give a file that torch.save wrote")
     has_checksums = verify_checksums_if_present(path, AGAIN)
     try:
         with damage_as_checkpoint_error(path, AGAIN), descriptor_path(path) as open_path:
             values = torch.load(open_path, map_location="cpu", mmap=True, weights_only=True)
     except pickle.UnpicklingError as err:
         raise UsageError(
-            f"{path} holds values of classes that are not taken over: {refused_class(err)}",
-            hint="save dicts, tensors and plain values: model.state_dict() in the place of the model",
+            f"{path} holds values of classes that cannot be imported: {refused_class(err)}",
+            hint="save dicts, tensors and plain values: model.state_dict() instead of the model",
         ) from None
     if not isinstance(values, dict) or not values:
-        raise UsageError(f"{path} holds a {type(values).__name__}, expected a dict that is not empty", hint=AGAIN)
+        raise UsageError(f"{path} holds a {type(values).__name__}, expected a dict with at least one entry", hint=AGAIN)
     return TorchFile(path, values, path.stat().st_size, int(not has_checksums))
 
 

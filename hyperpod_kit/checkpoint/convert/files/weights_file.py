@@ -98,7 +98,7 @@ def files_and_names_for_from_pretrained(checkpoint_id: str, tree: Mapping[str, A
     if PRETRAINED in extra:
         return {"files": extra[PRETRAINED]}
     raise UsageError(
-        f"{checkpoint_id} does not say how its model is made: it is not of the Hugging Face Trainer",
+        f"{checkpoint_id} has no description of its model: it was not written by the Hugging Face Trainer",
         hint="--to safetensors; AutoModel.from_config(...).load_state_dict(...)",
     )
 

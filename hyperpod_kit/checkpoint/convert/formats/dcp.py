@@ -39,7 +39,7 @@ _METADATA_LIMIT = 192 << 20
 """Bytes of `.metadata`: a million boxes."""
 _MAX_DEPTH = 200
 """Containers inside each other: what a checkpoint can hold."""
-_COPY_HINT = "copy it here again, or take another checkpoint"
+_COPY_HINT = "copy it again, or take another checkpoint"
 
 _RECORDS = {
     "torch.distributed.checkpoint.metadata": frozenset(
@@ -161,7 +161,7 @@ def _verify_and_locate_entries(files: ImportedFiles, folder: Path, metadata: dcp
         elif (name, None) in ranges:
             values[name] = ranges[name, None]
         else:
-            raise CheckpointError(f"{folder / METADATA} does not say where {name} lies", hint=_COPY_HINT)
+            raise CheckpointError(f"{folder / METADATA} does not give the position of {name}", hint=_COPY_HINT)
     size = sum(path.stat().st_size for path in {item_range.path for item_range in ranges.values()})
     more = _require_type(getattr(metadata, "mcore_data", None) or {}, dict, "mcore_data", folder)
     return DcpFolder(folder, chunks, values, _validated_key_paths(folder, metadata.planner_data), size, unchecked, more)
@@ -173,7 +173,7 @@ def load_value(files: ImportedFiles, folder: DcpFolder, name: str) -> Any:
         return torch_files.load_value(files, *folder.values[name])
     except pickle.UnpicklingError as err:
         raise UsageError(
-            f"{name} in {folder.path} is of a class that is not taken over: {torch_files.refused_class(err)}",
+            f"{name} in {folder.path} is of a class that cannot be imported: {torch_files.refused_class(err)}",
             hint="load it with the program that wrote it, and save it with Checkpoints",
         ) from None
 
@@ -190,7 +190,9 @@ def _locate_chunk_and_has_checksum(
     CheckpointError, UsageError."""
     full_shape, offsets, shape = (tuple(extents) for extents in (entry.size, chunk.offsets, chunk.sizes))
     if (name, offsets) not in ranges:
-        raise CheckpointError(f"{folder / METADATA} does not say where {name} at {list(offsets)} lies", hint=_COPY_HINT)
+        raise CheckpointError(
+            (f"{folder / METADATA} does not give the position of {name} at {list(offsets)}"), hint=_COPY_HINT
+        )
     item_range = ranges[name, offsets]
     stored = torch_files.locate_tensor(files, *item_range)
     if (stored.dtype, stored.shape) != (entry.properties.dtype, shape):
@@ -234,13 +236,13 @@ def _checked_item_range(folder: Path, name: str, info: _StorageInfo) -> DcpItemR
         )
     if getattr(info, "transform_descriptors", None):
         raise UsageError(
-            f"{name} in {folder} went through {', '.join(map(str, info.transform_descriptors or ()))}: that is not "
-            "taken over",
+            f"{name} in {folder} went through {', '.join(map(str, info.transform_descriptors or ()))}: such files "
+            "cannot be imported",
             hint="load it with torch, and save it without extensions",
         )
     path = folder / file
     if not path.is_file():
-        raise CheckpointError(f"{folder} is not whole, it lacks {file}", hint=_COPY_HINT)
+        raise CheckpointError(f"{folder} is incomplete: it lacks {file}", hint=_COPY_HINT)
     file_size = path.stat().st_size
     if begin < 0 or size < 0 or begin + size > file_size:
         raise CheckpointError(
@@ -255,8 +257,8 @@ def _load_metadata(folder: Path) -> dcp_metadata.Metadata:
         loaded = _Records(io.BytesIO(read_small_file(path, _METADATA_LIMIT))).load()
     except (FileNotFoundError, NotADirectoryError):
         raise UsageError(
-            f"{folder} has no {METADATA}, so it is not a checkpoint of torch.distributed.checkpoint that was finished",
-            hint="name the directory that was its checkpoint_id",
+            f"{folder} has no {METADATA}, so it is not a complete checkpoint of torch.distributed.checkpoint",
+            hint="give the directory that was its checkpoint_id",
         ) from None
     except UNPICKLE_ERRORS as err:
         reason = repr(err)

@@ -71,7 +71,7 @@ def inspect_tag(folder: Path, tag: str | None = None) -> ZeroFolder:
     if chosen in ("", ".", "..") or "/" in chosen or not path.is_dir():
         raise CheckpointError(
             f"{folder} has no directory {chosen!r}{origin}",
-            hint=f"--tag with one of these: {', '.join(_first_tags_for_hint(folder)) or 'there is none'}",
+            hint=f"give --tag with one of: {', '.join(_first_tags_for_hint(folder)) or 'there is none'}",
         )
     files = _files_by_rank(path)
     names = sorted({name for rank_files in files for name in rank_files})
@@ -104,12 +104,12 @@ def _read_tag_in_latest_file(folder: Path) -> str:
             return file.read(_LATEST_LIMIT).decode("utf-8", "replace").strip()
     except FileNotFoundError:
         if not folder.is_dir():
-            raise Absent(f"{folder} is not a directory", hint="name the save_dir of engine.save_checkpoint") from None
+            raise Absent(f"{folder} is not a directory", hint="give the save_dir of engine.save_checkpoint") from None
         tags = _first_tags_for_hint(folder)
-        hint = "name what save_checkpoint was given"
+        hint = "give the directory that was passed to save_checkpoint"
         if tags:
-            hint = f"--tag with one of these: {', '.join(tags)}"
-        raise UsageError(f"{folder} has no file {_LATEST}, which names the checkpoint that counts", hint=hint) from None
+            hint = f"give --tag with one of: {', '.join(tags)}"
+        raise UsageError(f"{folder} has no file {_LATEST}, which names the current checkpoint", hint=hint) from None
 
 
 def _first_tags_for_hint(folder: Path) -> list[str]:
@@ -130,8 +130,8 @@ def _files_by_rank(path: Path) -> tuple[tuple[str, ...], ...]:
             shared.append(name)
         else:
             raise UsageError(
-                f"{path} has {name}, which is of tensor parallelism, of a pipeline or of experts: that is not taken "
-                "over",
+                f"{path} has {name}, which is of tensor, pipeline or expert parallelism: such checkpoints cannot be "
+                "imported",
                 hint=_ALTERNATIVE_HINT,
             )
     if len({half for kind, half in per_rank if kind == "optim"}) > 1 or (
@@ -145,17 +145,18 @@ def _files_by_rank(path: Path) -> tuple[tuple[str, ...], ...]:
     models = next((rank_files for (kind, _), rank_files in per_rank.items() if kind == "model"), {})
     if not optimizers and (shared or models):
         raise UsageError(
-            f"{path} has no zero_pp_rank_*_optim_states.pt: it is of DeepSpeed without ZeRO, or without its optimizer",
-            hint="load the model's file with torch.load, and save it with Manager(root) and State",
+            f"{path} has no zero_pp_rank_*_optim_states.pt: it was saved by DeepSpeed without ZeRO, or without its "
+            "optimizer",
+            hint="load the model's file with torch.load, then save it with Manager(root) and State",
         )
     if not optimizers:
-        raise UsageError(f"{path} has no files of DeepSpeed's ZeRO", hint="name the save_dir of save_checkpoint")
+        raise UsageError(f"{path} has no files of DeepSpeed ZeRO", hint="give the save_dir of save_checkpoint")
     world = max([*optimizers, *models]) + 1
     missing = [f"optim_states of rank {rank}" for rank in range(world) if rank not in optimizers]
     if not shared:
         missing += [f"model_states of rank {rank}" for rank in range(world) if rank not in models]
     if missing:
-        raise CheckpointError(f"{path} is not whole, it lacks {_shortened(missing)}", hint=_SAVE_HINT)
+        raise CheckpointError(f"{path} is incomplete: it lacks {_shortened(missing)}", hint=_SAVE_HINT)
     if models:
         return tuple((*shared, models[rank], optimizers[rank]) for rank in range(world))
     return tuple((*shared, optimizers[rank]) for rank in range(world))
@@ -182,10 +183,9 @@ def _load_torch_file(path: Path) -> Any:
             return torch.load(open_path, map_location="cpu", mmap=True, weights_only=True)
     except pickle.UnpicklingError as err:
         raise UsageError(
-            f"{path} holds values of classes that are not taken over: {torch_files.refused_class(err)}",
-            hint=f"where they are DeepSpeed's: {requirements_install_command('torch', 'deepspeed')}; else save "
-            "a client_state of "
-            "plain values",
+            f"{path} holds values of classes that cannot be imported: {torch_files.refused_class(err)}",
+            hint=f"if they are DeepSpeed's: {requirements_install_command('torch', 'deepspeed')}; else save a "
+            "client_state of plain values",
         ) from None
 
 
@@ -226,7 +226,7 @@ def _consistent_step(path: Path, tag: str, files: tuple[tuple[str, ...], ...]) -
         raise CheckpointError(
             f"{path} holds files of different steps: {first} is of step {done}, {skipped} of them skipped, and the "
             f"optimizers have made {taken:g}",
-            hint=f"where that is meant: {_ALTERNATIVE_HINT}",
+            hint=f"if that is intended: {_ALTERNATIVE_HINT}",
         )
     numbers = re.findall(r"\d+", tag)
     if numbers:
@@ -313,7 +313,7 @@ def insert_tensors(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
     if isinstance(value, dict):
         if value.keys() == {_TENSOR_KEY}:
             if str(value[_TENSOR_KEY]) not in tensors:
-                raise CheckpointError("the checkpoint has other tensors than DeepSpeed's engine")
+                raise CheckpointError("the tensors of the checkpoint differ from those of DeepSpeed's engine")
             return tensors[str(value[_TENSOR_KEY])]
         return {key: insert_tensors(item, tensors) for key, item in value.items()}
     if type(value) in (list, tuple):
@@ -367,7 +367,7 @@ def _unpickle_skeleton_of_file(checkpoint_id: str, encoded: torch.Tensor) -> Any
             return torch_load_with_length(bytes(encoded.numpy()))
     except pickle.UnpicklingError as err:
         raise UsageError(
-            f"{checkpoint_id} holds values of classes that are not known here: {torch_files.refused_class(err)}",
+            f"{checkpoint_id} holds values of unknown classes: {torch_files.refused_class(err)}",
             hint=requirements_install_command("torch", "deepspeed"),
         ) from None
 
@@ -421,7 +421,7 @@ class DeepSpeedFormat(ForeignFormat):
 
     def require_exportable(self, checkpoint_id: str, tree: Mapping[str, Any]) -> None:
         if not {"words", "files"} <= tree.keys():
-            raise UsageError(f"{checkpoint_id} is not of DeepSpeed's adapter", hint="--to torch or --to dcp")
+            raise UsageError(f"{checkpoint_id} was not written by the DeepSpeed adapter", hint="--to torch or --to dcp")
 
     def exported_names(self, tree: Mapping[str, Any], stored_names: set[str]) -> set[str]:
         return stored_names

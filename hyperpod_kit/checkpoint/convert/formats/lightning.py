@@ -22,7 +22,9 @@ class LightningFormat(NestedStateFormat):
 
     def require_exportable(self, checkpoint_id: str, tree: Mapping[str, Any]) -> None:
         if f"objects.{LIGHTNING}" not in tree:
-            raise UsageError(f"{checkpoint_id} is not of Lightning's Trainer", hint="--to torch or --to safetensors")
+            raise UsageError(
+                (f"{checkpoint_id} was not written by Lightning's Trainer"), hint="--to torch or --to safetensors"
+            )
 
     def write_state(self, state: ExportedState, path: Path, allocate: TensorAllocator) -> None:
         torch_save_file(_lightning_state(state), path)

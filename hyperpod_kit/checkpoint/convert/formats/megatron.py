@@ -61,8 +61,8 @@ def inspect_folder(files: ImportedFiles, folder: Path) -> MegatronFolder:
     config = folder / _CONFIG
     if not config.is_file():
         raise UsageError(
-            f"{folder} has no {_CONFIG}, so it is not a checkpoint of dist_checkpointing that was finished",
-            hint="name its checkpoint_dir: iter_0000100 and the like; of plain torch: --from dcp",
+            f"{folder} has no {_CONFIG}, so it is not a complete checkpoint of dist_checkpointing",
+            hint="give its checkpoint_dir, such as iter_0000100; for plain torch: --from dcp",
         )
     try:
         settings = parse_json_object(read_small_file(config, LARGEST))
@@ -79,11 +79,11 @@ def inspect_folder(files: ImportedFiles, folder: Path) -> MegatronFolder:
     )  # Megatron-core 0.13 names all tensors
     if flattened:
         raise UsageError(
-            f"{folder} holds ranges of flattened tensors ({str(flattened)[:80]}): that is not taken over",
+            f"{folder} holds ranges of flattened tensors ({str(flattened)[:80]}): such checkpoints cannot be imported",
             hint="optimizer.sharded_state_dict(metadata={'distrib_optim_sharding_type': 'fully_reshardable'})",
         )
     if not (folder / _COMMON).is_file():
-        raise CheckpointError(f"{folder} is not whole, it lacks {_COMMON}", hint=torch_files.AGAIN)
+        raise CheckpointError(f"{folder} is incomplete: it lacks {_COMMON}", hint=torch_files.AGAIN)
     return MegatronFolder(tensors, torch_files.load_file(folder / _COMMON))
 
 
@@ -187,7 +187,7 @@ class MegatronFormat(NestedStateFormat):
 
     def require_exportable(self, checkpoint_id: str, tree: Mapping[str, Any]) -> None:
         if "boxes" not in tree:
-            raise UsageError(f"{checkpoint_id} is not of Megatron-core", hint="--to torch or --to dcp")
+            raise UsageError(f"{checkpoint_id} was not written by Megatron-core", hint="--to torch or --to dcp")
 
     def write_state(self, state: ExportedState, path: Path, allocate: TensorAllocator) -> None:
         with warnings.catch_warnings():

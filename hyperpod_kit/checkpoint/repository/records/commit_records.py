@@ -84,7 +84,7 @@ class LostCommit(NamedTuple):
     def reason(self) -> str:
         """Why it cannot be restored, in words that name the evidence."""
         if not self.checkpoint_id:
-            return "it is written after a commit only and cannot be read, and no checkpoint is there"
+            return "it is written only after a commit; it cannot be read, and no checkpoint exists"
         shown = ", ".join(self.files[:3]) + (f" and {len(self.files) - 3} more" if len(self.files) > 3 else "")
         if self.has_directory:
             loss = f"its {layout.MANIFEST_FILE} is gone"
@@ -142,8 +142,8 @@ def summarize_lost_commits(lost: Sequence[LostCommit]) -> List[Tuple[str, str]]:
 def repair_hint(root: str) -> str:
     """Return what to type where checkpoints were lost."""
     return (
-        f"hyperpod-kit checkpoint repair {root}  # writes lost manifests again, from files that prove themselves; to "
-        f"begin anew at step 0: hyperpod-kit job run --fresh, or {HPK_FRESH}=1 for a trainer without it"
+        f"hyperpod-kit checkpoint repair {root}  # rebuilds lost manifests from files that prove themselves; to start "
+        f"again at step 0: hyperpod-kit job run --fresh, or {HPK_FRESH}=1 for a trainer without it"
     )
 
 

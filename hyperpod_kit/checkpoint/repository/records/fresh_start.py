@@ -41,7 +41,9 @@ def record_root_fresh_start(
             return rollbacks.record_fresh_start(store, epoch, named=named, by=by)
         except FileExistsError:
             continue
-    raise CheckpointError(f"{store.url}: others go back at the same moment, again and again", hint="look who they are")
+    raise CheckpointError(
+        f"{store.url}: other processes keep rewinding it at the same time", hint=("find the other processes")
+    )
 
 
 def _is_of_epoch_up_to(checkpoint_id: str, epoch: int) -> bool:

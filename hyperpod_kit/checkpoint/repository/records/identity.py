@@ -116,12 +116,12 @@ def infer_identity(store: Store, *, fallback_run_name: Optional[str] = None) -> 
     contradicts itself or its checkpoints identify no run, OSError.
     """
     root_evidence = collect_identity_evidence(store)
-    problem = read_run_file(store).problem or f"{layout.RUN_FILE} does not count"
+    problem = read_run_file(store).problem or f"{layout.RUN_FILE} is ignored"
     if len(root_evidence.runs) > 1:
         raise CheckpointError(
             f"{store.url}: {problem}, and its checkpoints are of {len(root_evidence.runs)} runs: "
             f"{describe_runs(root_evidence)}",
-            hint=f"hyperpod-kit checkpoint repair {store.url} --run-id ID  # of the run whose root it is",
+            hint=f"hyperpod-kit checkpoint repair {store.url} --run-id ID  # the id of the run that owns the root",
         )
     if root_evidence.runs:
         return next(iter(root_evidence.runs.values()))[0]
@@ -130,7 +130,7 @@ def infer_identity(store: Store, *, fallback_run_name: Optional[str] = None) -> 
         return fill_missing_run_name(root_evidence.starts[0], store, fallback_run_name)
     if root_evidence.silent:
         raise CheckpointError(
-            f"{store.url}: {problem}, and none of its {len(root_evidence.silent)} checkpoints says whose they are: "
+            f"{store.url}: {problem}, and none of its {len(root_evidence.silent)} checkpoints names its run: "
             + "; ".join(f"{checkpoint_id}: {reason}" for checkpoint_id, reason in root_evidence.silent[:3]),
             hint=f"put {layout.RUN_FILE} back from a copy, or use another root",
         )
@@ -174,7 +174,7 @@ def ensure_run_identity(store_or_root: StoreOrRoot, run: Optional[str] = None) -
             _rewrite_run_file_and_warn(store, identity, run_file)
     if run is not None and identity.run != run:
         raise RunIsOwned(
-            f"{store.url} belongs to run {identity.run!r}, this is run {run!r}", hint="give each run a root of its own"
+            f"{store.url} belongs to run {identity.run!r}, this is run {run!r}", hint="give each run its own root"
         )
     return identity
 
@@ -211,7 +211,7 @@ def write_run_file_unless_valid(store: Store, identity: RunIdentity) -> RunIdent
                 return before
             if try_number:
                 raise CheckpointError(
-                    f"{store.url}/{layout.RUN_FILE} is in the way and cannot be removed",
+                    f"{store.url}/{layout.RUN_FILE} blocks the new file and cannot be removed",
                     hint=f"remove it, then: hyperpod-kit checkpoint repair {store.url}",
                 ) from None
             remove_run_file(store)
@@ -230,8 +230,8 @@ def remove_run_file(store: Store) -> None:
         )
     except Unsupported as err:
         raise CheckpointError(
-            f"{store.url}: a damaged {layout.RUN_FILE} is in the way: {err}",
-            hint=f"remove it where that is allowed, then: hyperpod-kit checkpoint repair {store.url}",
+            f"{store.url}: a damaged {layout.RUN_FILE} cannot be replaced: {err}",
+            hint=f"remove it with an account that may, then: hyperpod-kit checkpoint repair {store.url}",
         ) from None
 
 
@@ -253,13 +253,12 @@ def require_run_identity(store_or_root: StoreOrRoot, expected: RunIdentity) -> N
     actual = read_or_infer_identity(store)
     if actual is None:
         raise CheckpointError(
-            f"{store.url} has no {layout.RUN_FILE}, and nothing in it is of {expected}: it was "
-            "emptied or exchanged, or its mount is gone; nothing was committed or deleted",
-            hint=f"put the root of {expected} back, or start again with another root",
+            f"{store.url} has no {layout.RUN_FILE}, and no file in it is of {expected}: it was emptied or replaced, "
+            "or its mount is gone; nothing was committed or deleted",
+            hint=f"restore the root of {expected}, or restart the run with another root",
         )
     if actual.run_id != expected.run_id:
         raise RunIsOwned(
-            f"{store.url} is of {actual}, expected {expected}: the root was exchanged; "
-            "nothing was committed or deleted",
-            hint=f"put the root of {expected} back, or start again with another root",
+            f"{store.url} is of {actual}, expected {expected}: the root was replaced; nothing was committed or deleted",
+            hint=f"restore the root of {expected}, or restart the run with another root",
         )

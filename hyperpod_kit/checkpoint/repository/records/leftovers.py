@@ -24,9 +24,9 @@ _TRIED = 8
 class Leftover(enum.Enum):
     """What lies there."""
 
-    PARTIAL = "not all of its shards are there and whole"
-    COMPLETE = "all of its shards are there, to their last bytes"
-    FOREIGN = "its shards are another run's"
+    PARTIAL = "not all of its shards exist and are complete"
+    COMPLETE = "all of its shards exist and are complete"
+    FOREIGN = "its shards belong to another run"
 
 
 class _Header(NamedTuple):

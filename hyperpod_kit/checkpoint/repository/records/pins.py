@@ -17,7 +17,7 @@ def require_committed(store: Store, checkpoint_id: str) -> None:
     """Raise NoSuchCheckpoint when that is no committed checkpoint, OSError."""
     if layout.parse_checkpoint_id(checkpoint_id) is None or not store.exists(f"{checkpoint_id}/{layout.MANIFEST_FILE}"):
         raise NoSuchCheckpoint(
-            f"{checkpoint_id} is not a committed checkpoint under {store.url}",
+            f"{checkpoint_id} is not a committed checkpoint below {store.url}",
             hint=f"hyperpod-kit checkpoint ls {store.url}",
         )
 

@@ -66,7 +66,7 @@ class FreshStart(NamedTuple):
     @property
     def description(self) -> str:
         """What was done, for people."""
-        text = "the run began anew at step 0"
+        text = "the run started again at step 0"
         if self.time:
             text += f" on {self.time}"
         return text
@@ -123,8 +123,8 @@ def read_active_records(store: Store) -> List[RollbackRecord]:
             records.append(_parse_record(manifest.parse_sealed_json(store.read(path), path), highest))
         except (CheckpointError, ValueError) as err:
             raise CheckpointError(
-                f"{store.url}/{path} says which checkpoints were left on purpose, and is not to be trusted: {err}",
-                hint=f"remove it, and say again where to go on: hyperpod-kit job rewind {store.url} ATTEMPT",
+                f"{store.url}/{path} lists the checkpoints that were rewound on purpose, but cannot be trusted: {err}",
+                hint=f"remove it, then choose the checkpoint again: hyperpod-kit job rewind {store.url} ATTEMPT",
             ) from err
     return _active_records(records)
 
@@ -170,17 +170,17 @@ def _require_trusted_owner(store: Store, path: str) -> None:
 def _parse_record(body: Any, highest_epoch: int) -> RollbackRecord:
     epoch = body.get("epoch")
     if type(epoch) is not int or not 0 <= epoch <= highest_epoch:
-        raise ValueError("it is none of ours")
+        raise ValueError("it was not written by hyperpod-kit")
     by, time = str(body.get("by", "")), str(body.get("time", ""))
     if body.get("format") == FRESH_FORMAT:
         named = body.get("named")
         if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
-            raise ValueError("it is none of ours")
+            raise ValueError("it was not written by hyperpod-kit")
         return FreshStart(epoch, tuple(named), by, time)
     checkpoint_id, order = body.get("attempt"), body.get("order")
     name = None
     if isinstance(checkpoint_id, str):
         name = layout.parse_checkpoint_id(checkpoint_id)
     if body.get("format") != FORMAT or name is None or order != [name.epoch, name.seq]:
-        raise ValueError("it is none of ours")
+        raise ValueError("it was not written by hyperpod-kit")
     return Rollback(str(checkpoint_id), (name.epoch, name.seq), epoch, by, time)

@@ -60,7 +60,7 @@ class RetryingStore:
                 if err.errno not in PASSING or failures >= TRIES:
                     raise
                 pause = PAUSES.pause_seconds(failures)
-                log.warning("%s/%s: %s; it is read again in %.2f s", self.url, name, err.strerror or err, pause)
+                log.warning("%s/%s: %s; reading it again in %.2f s", self.url, name, err.strerror or err, pause)
                 self._sleep(pause)
 
     @property

@@ -34,7 +34,7 @@ def check_all_rank_files_present(directory: str) -> Structure:
     names = sorted(os.listdir(directory))
     models = {int(match.group(1)) for match in map(_MODEL.match, names) if match}
     if not models:
-        raise Incomplete("no mp_rank_*_model_states.pt in it")
+        raise Incomplete("it has no mp_rank_*_model_states.pt")
     without = _first_lacking(models, max(models) + 1)
     if without is not None:
         raise Incomplete(f"the model states of model-parallel rank {without} are missing")

@@ -44,7 +44,7 @@ def check_step_and_files_present(directory: str, step: int) -> Structure:
         raise Incomplete(f"{STATE} says step {state.get('global_step')}")
     files = _weights(directory)
     if not files:
-        raise Incomplete("no weights in it")
+        raise Incomplete("it has no weights")
     # The optimizer may be left out on purpose (save_only_model); what is there must be whole.
     files += [name for name in sorted(os.listdir(directory)) if _BESIDE.fullmatch(name)]
     for name in files:

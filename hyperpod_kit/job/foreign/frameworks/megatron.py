@@ -58,5 +58,5 @@ def check_save_ended_and_files_present(root: str, directory: str, step: int) -> 
         files += [os.path.join(base, name) for name in names if name.endswith((".pt", ".distcp"))]
     ranks = [path for path in files if os.path.basename(path) == "model_optim_rng.pt"]
     if not ranks:
-        raise Incomplete("no model_optim_rng.pt in it")
+        raise Incomplete("it has no model_optim_rng.pt")
     return Structure(tuple(sorted(files)))

@@ -53,7 +53,7 @@ def identify_proxied(node: Node, mount: EfsUtilsMount, entry: MountEntry, *, ser
         if state.get("service_type", service) != service:
             return MountIdentity(False, actual, f"expected {expected} of {service}, found {state['service_type']}")
         if tls and _is_efs_proxy_without_tls(state):
-            return MountIdentity(False, actual, f"expected {expected} through TLS, its proxy runs without")
+            return MountIdentity(False, actual, f"expected {expected} through TLS, but its proxy runs without TLS")
         return MountIdentity(actual == expected, actual, f"expected {expected}")
     if replacement:
         return MountIdentity(False, entry.source, f"expected {expected}, {replacement}")

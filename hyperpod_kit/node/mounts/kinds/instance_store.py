@@ -64,7 +64,7 @@ def ensure_store_mounted(node: Node, device_index: int) -> MountEntry:
         if store is None:
             raise MountFailed(
                 f"{PLATFORM_UNIT} has not mounted {PLATFORM} within {PLATFORM_WITHIN:g} s",
-                hint=f"on the node: journalctl -u {PLATFORM_UNIT}; has the instance type local disks?",
+                hint=f"on the node: journalctl -u {PLATFORM_UNIT}; check that the instance type has local disks",
             )
         return store
     devices = find_instance_store_devices(node)
@@ -122,7 +122,7 @@ def _describe_device_contents(node: Node, block: str, name: str) -> str:
     values = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
     if done.returncode == 0 and values.get("LABEL") == LABEL:
         return LABEL
-    return values.get("TYPE") or values.get("PTTYPE") or f"something that blkid cannot tell (code {done.returncode})"
+    return values.get("TYPE") or values.get("PTTYPE") or f"content that blkid cannot identify (code {done.returncode})"
 
 
 def _format_and_mount(node: Node, device: NvmeDevice) -> MountEntry:
@@ -141,7 +141,7 @@ def _format_and_mount(node: Node, device: NvmeDevice) -> MountEntry:
         raise MountFailed(f"{device.path}: {err.message}", hint=f"on the node: blkid -p {device.path}") from err
     mounted = find_mount_at(read_text(node.paths.mountinfo) or "", mount_point)
     if mounted is None:
-        raise MountFailed(f"{device.path} is not at {mount_point} although mount said so")
+        raise MountFailed(f"{device.path} is not at {mount_point} although mount reported success")
     return mounted
 
 

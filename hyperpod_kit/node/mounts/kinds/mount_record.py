@@ -43,8 +43,8 @@ def replacement_reason(record: Optional[MountRecord], entry: MountEntry) -> str:
     if record is None or record.device == entry.device:
         return ""
     if entry.stacked > 1:
-        return "another mount lies above ours"
-    return "another mount took the place of ours"
+        return "another mount covers ours"
+    return "another mount replaced ours"
 
 
 def record_current_mount_as_kits(node: Node, mount: Mount, command: Sequence[str] = ()) -> None:

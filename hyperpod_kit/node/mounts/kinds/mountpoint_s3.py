@@ -56,7 +56,7 @@ class MountpointS3Kind(Kind):
             above = other.traits.local_disk and f"{cache_path}/".startswith(f"{other.path}/")
             if above and find_mount_at(mountinfo, other.path) is None:
                 raise MountFailed(
-                    f"{cache_path}: the scratch {other.name} that the cache lies on is not mounted",
+                    f"{cache_path}: the scratch {other.name} that holds the cache is not mounted",
                     hint=f"systemctl status {carrier_unit(other)}",
                 )
 
@@ -79,7 +79,9 @@ class MountpointS3Kind(Kind):
             served = next(daemons_at(node, mount.path), None)
             if served is None:
                 return MountIdentity(
-                    None, entry.source, f"{carrier_unit(mount)} does not run, and nobody seems to serve this"
+                    None,
+                    entry.source,
+                    (f"{carrier_unit(mount)} does not run, and no other process seems to serve this mount"),
                 )
             matches = (served.bucket, served.prefix) == (mount.bucket, mount.prefix)
             return MountIdentity(

@@ -70,7 +70,7 @@ def _make_directory(node: Node, mount: NvmeMount, kit_directory: str) -> None:
     try:
         status = os.fstat(parent)
         if status.st_uid != os.geteuid() or status.st_mode & 0o022:
-            raise Untrusted(f"{kit_directory} became a directory of uid {status.st_uid} while it was looked at")
+            raise Untrusted(f"{kit_directory} became a directory of uid {status.st_uid} while it was checked")
         with contextlib.suppress(FileExistsError):
             os.mkdir(mount.name, 0o700, dir_fd=parent)
         descriptor = os.open(mount.name, _DIRECTORY, dir_fd=parent)

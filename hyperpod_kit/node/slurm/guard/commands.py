@@ -43,7 +43,7 @@ def check_slurm_command(args: argparse.Namespace) -> int:
         raise NodeError(f"{err.filename}: {err.strerror}", hint="sudo hyperpod-kit node slurm --mend") from err
     if done is None:
         raise Unreachable(
-            "another process is looking at Slurm just now", hint="hyperpod-kit node slurm looks and changes nothing"
+            "another process is checking Slurm", hint="hyperpod-kit node slurm checks without changing anything"
         )
     for line in done.messages:
         print(line, file=sys.stderr)
@@ -70,7 +70,7 @@ def _print_record(node: Node, record: GuardRecord, as_json: bool) -> int:
             if finding.remedy:
                 print(f"        do: {finding.remedy}")
         if not record.findings:
-            print(f"{node.facts.node}: Slurm is as it should be")
+            print(f"{node.facts.node}: no problem with Slurm")
     if any(finding.fault for finding in record.findings):
         return 1
     return 0
@@ -126,7 +126,7 @@ def _check_and_mend_slurm(node: Node) -> GuardCycle:
     try:
         write_volatile_json(node.paths.slurm_guard_record, record.to_dict())
     except OSError as err:
-        messages.append(f"{node.paths.slurm_guard_record}: {err.strerror}: nobody is told of what was found")
+        messages.append(f"{node.paths.slurm_guard_record}: {err.strerror}: the findings cannot be recorded")
     directory = node.config.health.textfile_directory
     if directory:
         path, text = f"{directory}/{METRICS}", render_metrics(record, node.clock.monotonic() - started_at)
@@ -182,12 +182,12 @@ def render_metrics(record: GuardRecord, seconds: float) -> str:
     faults = sum(finding.fault for finding in record.findings)
     labels = [f'code="{reported.code}",fault="{str(reported.fault).lower()}"' for reported in record.findings]
     lines = [
-        *_metric_lines("hyperpod_kit_slurm_faults", "What is wrong with Slurm on this node.", [("", faults)]),
-        *_metric_lines("hyperpod_kit_slurm_guard_seconds", "How long the last look took.", [("", round(seconds, 3))]),
+        *_metric_lines("hyperpod_kit_slurm_faults", "Problems with Slurm on this node.", [("", faults)]),
+        *_metric_lines("hyperpod_kit_slurm_guard_seconds", "Duration of the last check.", [("", round(seconds, 3))]),
     ]
     if labels:
         samples = [(f"{{{label}}}", 1) for label in dict.fromkeys(labels)]
-        lines += _metric_lines("hyperpod_kit_slurm_finding", "1 for each thing that the guard tells of Slurm.", samples)
+        lines += _metric_lines("hyperpod_kit_slurm_finding", "1 for each finding of the guard about Slurm.", samples)
     return "\n".join(lines) + "\n"
 
 

@@ -24,7 +24,7 @@ RECONFIGURE = "scontrol reconfigure"
 def judge(facts: PlaneFacts) -> List[SlurmFinding]:
     """Everything that is wrong, causes before what follows from them."""
     if is_without_slurm(facts):
-        detail = "scontrol is not on this node: Slurm cannot be asked"
+        detail = "scontrol is not on this node: Slurm cannot be queried"
         return [SlurmFinding("no-slurm", detail, "ls -l /opt/slurm/bin", fault=facts.traces)]
     return [
         *_munge_or_unreachable_findings(facts),
@@ -42,7 +42,7 @@ def _munge_or_unreachable_findings(facts: PlaneFacts) -> Iterator[SlurmFinding]:
     if facts.munge:
         yield SlurmFinding(
             "munge-down",
-            f"munged of this node does not answer: {facts.munge}: no Slurm command works here",
+            f"munged of this node does not answer: {facts.munge}: no Slurm command works on this node",
             "systemctl status munge; journalctl -u munge",
         )
     elif facts.barrier is not None:
@@ -62,14 +62,18 @@ def _hook_file_findings(facts: PlaneFacts) -> Iterator[SlurmFinding]:
 
 def _controller_findings(facts: ControllerFacts) -> Iterator[SlurmFinding]:
     if facts.problem:
-        yield SlurmFinding("config-unknown", f"our lines of slurm.conf cannot be told: {facts.problem}", APPLY)
+        yield SlurmFinding(
+            "config-unknown", (f"the kit's lines of slurm.conf cannot be determined: {facts.problem}"), APPLY
+        )
         return
     differing = [path for path, text in facts.expected_texts.items() if facts.texts.get(path) != text]
     if differing:
-        yield SlurmFinding("block-missing", f"our lines are not as they should be in {', '.join(differing)}", APPLY)
+        yield SlurmFinding("block-missing", f"the kit's lines are wrong in {', '.join(differing)}", APPLY)
     for note in facts.notes:
         if note.startswith(("Prolog ", "Epilog ")):
-            yield SlurmFinding("overridden", f"{note}: ours is not in force", "hyperpod-kit job doctor", fault=False)
+            yield SlurmFinding(
+                "overridden", (f"{note}: the kit's setting is not in force"), "hyperpod-kit job doctor", fault=False
+            )
     if facts.config is None:
         return
     ineffective = [
@@ -79,16 +83,16 @@ def _controller_findings(facts: ControllerFacts) -> Iterator[SlurmFinding]:
     if names:
         yield SlurmFinding(
             "block-not-in-force",
-            f"the slurmctld that runs does not go by our {', '.join(names)}",
-            f"{RECONFIGURE}; where that does not help: {APPLY}",
+            f"the running slurmctld does not use the kit's {', '.join(names)}",
+            f"{RECONFIGURE}; if that does not help: {APPLY}",
         )
     state_directory = parse_slurm_conf_settings(facts.expected_texts.get(facts.slurm_conf, "")).get(STATE, "")
     if len(names) < len(ineffective) and not facts.has_state_in(state_directory):
         yield SlurmFinding(
             "state-elsewhere",
-            f"slurmctld keeps its state in {facts.config.get(STATE)}, expected {state_directory}: the guard moves no "
-            "state",
-            f"{APPLY}, which compares the two and keeps the newer one",
+            f"slurmctld keeps its state in {facts.config.get(STATE)}, expected {state_directory}: the guard does not "
+            "move the state",
+            f"{APPLY}, which compares both copies and keeps the newer",
         )
 
 
@@ -108,8 +112,8 @@ def _fetched_config_findings(facts: PlaneFacts) -> Iterator[SlurmFinding]:
     if facts.fetched is False:
         yield SlurmFinding(
             "hooks-not-here",
-            "the slurm.conf that this node's slurmd goes by has no line of ours: no mount gate, no Epilog",
-            f"on the controller: {RECONFIGURE}; here: systemctl restart slurmd",
+            "the slurm.conf that this node's slurmd uses has none of the kit's lines: no mount gate, no Epilog",
+            f"on the controller: {RECONFIGURE}; on this node: systemctl restart slurmd",
         )
 
 
@@ -117,26 +121,26 @@ def _plugin_findings(facts: PlaneFacts) -> Iterator[SlurmFinding]:
     if facts.plugin.error and facts.unbuildable and not facts.has_plugin:
         yield SlurmFinding(
             UNBUILT,
-            f"this Slurm has no plugin of ours, and none can be built on this node: {facts.unbuildable}: sbatch does "
-            "not know --auto-resume, and a bare srun is not told where to resume",
-            "`hyperpod-kit job submit` and `job run` do without it; else Slurm's headers and a compiler on this node, "
-            "then: hyperpod-kit node slurm --mend",
+            f"this Slurm lacks the kit's plugin, and it cannot be built on this node: {facts.unbuildable}: sbatch has "
+            "no option --auto-resume, and a bare srun gets no checkpoint to resume from",
+            "`hyperpod-kit job submit` and `job run` do without it; or install install Slurm's headers and a "
+            "compiler on this node, then: hyperpod-kit node slurm --mend",
             fault=False,
         )
     elif facts.plugin.error:
         obstacle = ""
         if facts.unbuildable:
-            obstacle = f"; none can be built on this node: {facts.unbuildable}"
+            obstacle = f"; it cannot be built on this node: {facts.unbuildable}"
         yield SlurmFinding(
             "plugin-not-loaded",
-            f"Slurm does not load our plugin: {facts.plugin.error}: --auto-resume is unknown, and a bare srun starts "
-            f"from scratch{obstacle}",
-            "Slurm's headers and a compiler on this node, then: hyperpod-kit node slurm --mend",
+            f"Slurm does not load the kit's plugin: {facts.plugin.error}: --auto-resume is unknown, and a bare srun "
+            f"starts from scratch{obstacle}",
+            "install Slurm's headers and a compiler on this node, then: hyperpod-kit node slurm --mend",
         )
     elif facts.plugin.offers is False:
         yield SlurmFinding(
             "plugin-not-listed",
-            "sbatch does not know --auto-resume here: plugstack.conf does not name our plugin",
+            "sbatch has no option --auto-resume on this node: plugstack.conf does not name the kit's plugin",
             f"on the controller: {APPLY}",
         )
 
@@ -151,8 +155,8 @@ def _version_mismatch_findings(facts: PlaneFacts) -> Iterator[SlurmFinding]:
     daemon = facts.daemon.rpartition(".")[0] or "slurmd"
     yield SlurmFinding(
         "two-slurms",
-        f"{daemon} of {facts.running} runs, and the programs of this node are of {facts.installed}: a plugin that one "
-        "loads is left out by the other",
+        f"{daemon} of {facts.running} runs, but the programs of this node are of {facts.installed}: a plugin that "
+        "fits one does not load in the other",
         f"systemctl restart {daemon}, the controller's first",
     )
 
@@ -161,7 +165,7 @@ def _node_state_findings(facts: PlaneFacts) -> Iterator[SlurmFinding]:
     if facts.is_known is False:
         yield SlurmFinding(
             "node-unknown",
-            f"slurmctld knows no node {facts.node}: it gets no jobs",
+            f"slurmctld has no node {facts.node}: the node gets no jobs",
             "on the controller: grep NodeName /opt/slurm/etc/slurm.conf",
         )
     if facts.slurm_node is not None:

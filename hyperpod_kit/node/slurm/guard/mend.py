@@ -126,7 +126,7 @@ def _restore_config_if_due(node: Node, facts: PlaneFacts, tries: Tries, done: Li
         # Somebody is at work there in this very moment: his text is looked at first.
         return tries
     if planned.files:
-        action = f"our lines into {', '.join(planned.files)}"
+        action = f"the kit's lines into {', '.join(planned.files)}"
     else:
         action = "scontrol reconfigure"
     try:
@@ -164,7 +164,7 @@ def _build_plugin_if_due(node: Node, facts: PlaneFacts, tries: Tries, done: List
     try:
         if not plugin.build_if_outdated(node):
             headers = (
-                f"it is built with the headers in {plugin.headers_directory(node)}, and this Slurm is {facts.installed}"
+                f"it is built with the headers in {plugin.headers_directory(node)}, but this Slurm is {facts.installed}"
             )
             return tries.after_try(now, action, headers)
     except (NodeError, RunError, OSError) as err:
@@ -187,7 +187,7 @@ def _undrain_duplicate_job_if_due(node: Node, facts: PlaneFacts, tries: Tries, d
     rests = facts.slurm_node.reason_at and now - facts.slurm_node.reason_at >= RESTS_FOR
     if not tries.is_next_try_due(now) or not rests or not facts.slurm_node.draining or facts.daemon_runs is False:
         return tries
-    action = f"node {facts.node}, on which no job is left ({facts.slurm_node.reason})"
+    action = f"node {facts.node}, which has no jobs left ({facts.slurm_node.reason})"
     try:
         if _has_jobs_on_node(node):
             return tries
@@ -221,19 +221,20 @@ def findings_about_mending(mended: Mended, now: float) -> List[SlurmFinding]:
     reports: List[SlurmFinding] = []
     for name, tries in mended.notes.items():
         if tries.error:
-            reports.append(SlurmFinding(f"not-{CODES[name]}", f"the guard cannot put this right: {tries.error}"))
+            reports.append(SlurmFinding(f"not-{CODES[name]}", f"the guard cannot repair this: {tries.error}"))
         elif tries.count >= FOUGHT:
             reports.append(
                 SlurmFinding(
                     f"again-{CODES[name]}",
-                    f"the guard has done this {tries.count} times, the last time {now - tries.at:.0f} s ago, and "
+                    f"the guard has done this {tries.count} times, the last time {now - tries.at:.0f} s ago, but "
                     f"something undoes it: {tries.words}",
-                    "hyperpod-kit node actions; find what rewrites it: an agent, or configuration management",
+                    "hyperpod-kit node actions; find the program that rewrites it: an agent, or configuration "
+                    "management",
                 )
             )
         elif tries.count:
             reports.append(
-                SlurmFinding(CODES[name], f"put right {now - tries.at:.0f} s ago: {tries.words}", fault=False)
+                SlurmFinding(CODES[name], f"repaired {now - tries.at:.0f} s ago: {tries.words}", fault=False)
             )
     return reports
 
@@ -268,13 +269,12 @@ def plan_restoration(facts: ControllerFacts) -> Restoration:
     conf = facts.texts.get(facts.slurm_conf)
     location = facts.config.get(STATE, "")
     if conf is None or not location:
-        return Restoration(refusal="slurmctld does not say where its state is")
+        return Restoration(refusal="slurmctld does not report where its state is")
     text = _slurm_conf_without_start_only_changes(conf, facts)
     if not facts.has_state_in(parse_slurm_conf_settings(text).get(STATE, DEFAULT_STATE)):
         return Restoration(
             refusal=f"slurm.conf has the state in {parse_slurm_conf_settings(text).get(STATE, DEFAULT_STATE)} and "
-            "slurmctld has it in "
-            f"{location}: to put anything back would move it"
+            f"slurmctld has it in {location}: restoring anything would move it"
         )
     expected = {**facts.expected_texts, facts.slurm_conf: text}
     files: Dict[str, str] = {path: new for path, new in expected.items() if facts.texts.get(path) != new}

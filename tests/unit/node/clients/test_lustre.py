@@ -70,7 +70,7 @@ def test_the_module_of_the_running_kernel_is_chosen_from_several(debian: DebianR
     ]
     changed, detail = install_missing_mount_clients(debian.node([FSX], packages))
     assert changed and detail == (
-        f"installed {own} 2.15.6-1: /usr/sbin/mount.lustre is not there; "
+        f"installed {own} 2.15.6-1: /usr/sbin/mount.lustre is not installed; "
         f"held {', '.join(sorted([own, 'lustre-client-utils']))}"
     )
     assert set(debian.installed()) == {own, "lustre-client-utils"}
@@ -79,7 +79,7 @@ def test_the_module_of_the_running_kernel_is_chosen_from_several(debian: DebianR
 def test_only_modules_of_other_kernels_are_listed(debian: DebianRoot) -> None:
     present(debian, HELPER)
     other = debian.listed(debian.deb("lustre-client-modules-6.8.0-1057-aws", "2.15.6-1"))
-    with pytest.raises(NodeError, match=f"there is no module lustre for kernel {KERNEL}") as caught:
+    with pytest.raises(NodeError, match=f"no module lustre for kernel {KERNEL}") as caught:
         install_missing_mount_clients(debian.node([FSX], [other]))
     assert f"list lustre-client-modules-{KERNEL} for" in str(caught.value.hint)
     assert "listed are lustre-client-modules-6.8.0-1057-aws for" in str(caught.value.hint)

@@ -137,7 +137,7 @@ def test_who_was_gone_before_anybody_could_ask_is_said_to_be_unknown(base: Path)
         assert any(_seen_too_late(it, str(attempt)) for attempt in range(20)), "this machine is too busy for its limit"
         made = _made(it)
         assert made and all(line.get("uid", ALICE) == ALICE for line in made)
-        assert all("was gone" in line["why"] for line in made if "uid" not in line)
+        assert all("ended before" in line["why"] for line in made if "uid" not in line)
         assert [line for line in made if "uid" not in line], "the processes had ended"
 
 
@@ -216,7 +216,7 @@ def test_when_the_watch_is_killed_nobody_waits(base: Path) -> None:
 def test_on_fuse_it_says_what_it_cannot_see(base: Path) -> None:
     with serving_mount(base / "fs"), watching(base, mounted=True) as it:
         (gap,) = it.ops("gap")
-        assert "creating, removing and renaming is not seen here" in gap["why"]
+        assert "creating, removing and renaming" in gap["why"]
         (it.place / "a").write_text("1")
         until(lambda: [line for line in it.ops("write") if line["path"].endswith("/a")], what="what is seen there")
         assert it.ops("write")[0]["uid"] == 0
@@ -241,7 +241,7 @@ def test_a_log_that_ends_within_a_line_is_gone_on_with_and_the_tear_is_seen(base
 
 
 def test_what_would_wait_for_itself_is_refused(base: Path) -> None:
-    with pytest.raises(Absent, match="not a mount of its own"):
+    with pytest.raises(Absent, match="not a mount point: an audit"):
         supervisor.supervise_audit(str(base), str(base / "log"))
     with pytest.raises(NodeError, match="would wait for itself"):
         supervisor.supervise_audit("/dev/shm", "/dev/shm/log")

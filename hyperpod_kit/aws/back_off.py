@@ -43,5 +43,5 @@ def retry_while_throttled(
             if clock() + PAUSES.seconds_without_jitter(failures) > deadline:
                 raise
             if failures == 1:
-                logger.warning("%s; asking again for up to %g s", err.message, patience)
+                logger.warning("%s; retrying for up to %g s", err.message, patience)
         sleep(PAUSES.pause_seconds(failures, chance))

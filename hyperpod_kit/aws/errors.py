@@ -54,15 +54,15 @@ UNKNOWN_KEYS = (
 CLOCK = ("RequestTimeTooSkewed", "InvalidSignatureException")
 _HINTS = {
     "ResourceInUse": "hyperpod-kit describe-cluster, or choose another name",
-    "ConflictException": "hyperpod-kit wait, then again",
-    "ResourceLimitExceeded": "ask for a higher quota in Service Quotas, or lower the counts",
+    "ConflictException": "hyperpod-kit wait, then try again",
+    "ResourceLimitExceeded": "request a higher quota in Service Quotas, or lower the counts",
     "ResourceNotFound": "aws sagemaker list-clusters",
     "FileSystemNotFound": "aws efs describe-file-systems, in the cluster's region",
-    "TargetNotConnected": "the node's SSM agent is not up (yet), or session-manager-plugin and role do not fit",
+    "TargetNotConnected": "the node's SSM agent may not be up yet, or session-manager-plugin or role may be wrong",
     # HeadObject has no body to name the code in.
-    "400": "credentials that have expired look like this here: aws sts get-caller-identity",
+    "400": "expired credentials can cause this error: aws sts get-caller-identity",
 }
-_WHO = "aws sts get-caller-identity shows whom you are"
+_WHO = "aws sts get-caller-identity shows your identity"
 LONGEST = 1000
 """Characters of what an error answer says."""
 _UNRESOLVED = ("name resolution", "Name or service not known", "nodename nor servname", "getaddrinfo", "resolve")
@@ -97,18 +97,18 @@ def translate_aws_errors(operation: str, target: str = "") -> Iterator[None]:
         boto.SSOTokenLoadError,
     ) as err:
         raise NoCredentials(
-            f"{what}: there are no credentials to sign with: {err}",
-            hint=f"{_WHO}; `aws configure`, `aws sso login` or AWS_PROFILE sets it",
+            f"{what}: no credentials to sign with: {err}",
+            hint=f"{_WHO}; set credentials with `aws configure`, `aws sso login` or AWS_PROFILE",
         ) from err
     except boto.ProfileNotFound as err:
         raise NoCredentials(f"{what}: {err}", hint="aws configure list-profiles, then set AWS_PROFILE") from err
     except boto.NoRegionError as err:
         raise Unreachable(
-            f"{what}: no region is named",
+            f"{what}: no region is set",
             hint="--region, or AWS_DEFAULT_REGION, or hyperpod_kit.cluster.region in the configuration",
         ) from err
     except boto.InvalidRegionError as err:
-        raise Unreachable(f"{what}: {err}", hint="a region is written like us-east-1") from err
+        raise Unreachable(f"{what}: {err}", hint="use the form us-east-1") from err
     except (boto.HTTPClientError, boto.ConnectionError, HTTPError, OSError) as err:
         SILENCE.given_up = isinstance(err, boto.ReadTimeoutError)
         raise _unreachable_from_connection_error(what, err) from err
@@ -117,13 +117,13 @@ def translate_aws_errors(operation: str, target: str = "") -> Iterator[None]:
             what,
             "ParamValidation",
             " ".join(str(err).split()),
-            hint="the installed botocore may be older than the field: pip install -U boto3",
+            hint="the installed botocore may be too old for the field: pip install -U boto3",
         ) from err
     except boto.BotoCoreError as err:
         raise AwsError(what, type(err).__name__, str(err)) from err
     except (ResponseParserError, *_OF_PARSING) as err:
         cause = f"{type(err).__name__}: {err}"[:LONGEST]
-        raise UnreadableAnswer(f"{what}: the answer cannot be read: {cause}", hint=HINT) from err
+        raise UnreadableAnswer(f"{what}: the response cannot be read: {cause}", hint=HINT) from err
 
 
 def _error_from_response(what: str, target: str, err: object) -> HyperpodKitError:
@@ -134,19 +134,19 @@ def _error_from_response(what: str, target: str, err: object) -> HyperpodKitErro
     message = str(error.get("Message", ""))[:LONGEST].strip() or "no message"
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 400)
     if code in THROTTLED:
-        return Throttled(f"{what}: AWS turns calls away for now ({code}: {message})", hint="wait a minute, then again")
+        return Throttled(f"{what}: AWS is throttling calls ({code}: {message})", hint="wait a minute, then try again")
     if code in EXPIRED:
         return NoCredentials(
-            f"{what}: the credentials have expired ({code})", hint="log in again (`aws sso login`), then again"
+            f"{what}: the credentials have expired ({code})", hint="log in again (`aws sso login`), then try again"
         )
     if code in UNKNOWN_KEYS:
-        return NoCredentials(f"{what}: AWS does not know these credentials ({code}: {message})", hint=_WHO)
+        return NoCredentials(f"{what}: AWS does not recognize these credentials ({code}: {message})", hint=_WHO)
     if code in CLOCK:
-        return NoCredentials(f"{what}: {code}: {message}", hint="does this machine's clock go right? timedatectl")
+        return NoCredentials(f"{what}: {code}: {message}", hint="check this machine's clock: timedatectl")
     if 300 <= status < 400 and code.isdigit():
-        return UnreadableAnswer(f"{what}: the call is sent elsewhere ({status}), which AWS does not do", hint=HINT)
+        return UnreadableAnswer(f"{what}: the call was redirected ({status}), which AWS does not do", hint=HINT)
     if status >= 500:
-        return Unreachable(f"{what}: AWS has an error of its own ({code}: {message})", hint="again in a minute")
+        return Unreachable(f"{what}: AWS reports an internal error ({code}: {message})", hint="try again in a minute")
     if code in NOT_FOUND:
         return AbsentAtAws(what, code, message, hint=_hint_for_error_code(code, target))
     return AwsError(what, code, message, hint=_hint_for_error_code(code, target))
@@ -163,14 +163,17 @@ def _unreachable_from_connection_error(what: str, err: Exception) -> Unreachable
     reason = str(details.get("error", ""))
     if any(text in reason for text in _UNRESOLVED):
         return Unreachable(
-            f"{what}: the name {url.hostname} does not resolve",
-            hint="there is no network, or the region's name is wrong",
+            f"{what}: the host name {url.hostname} does not resolve",
+            hint="check the network and the region's name",
         )
     if type(err).__name__ == "SSLError":
-        return Unreachable(f"{what}: {endpoint} cannot be trusted: {reason}", hint="AWS_CA_BUNDLE names your own CAs")
+        return Unreachable(
+            f"{what}: the certificate of {endpoint} is not trusted: {reason}",
+            hint="set AWS_CA_BUNDLE to your own CA certificates",
+        )
     problem = "does not answer"
     if "imeout" in type(err).__name__:
-        problem = "took too long"
+        problem = "timed out"
     if endpoint:
         message = f"{what}: {endpoint} {problem}"
     else:

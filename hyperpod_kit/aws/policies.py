@@ -56,9 +56,12 @@ def merge_cluster_into_file_system_policy(
     length = len(to_compact_json(policy))
     if length > POLICY_LIMIT:
         raise ConfigError(
-            f"the policy of {file_system_arn} would have {length} characters for {len(access_point_arns)} access "
-            f"points of {cluster} and {len(kept)} other statements: EFS takes {POLICY_LIMIT}",
-            hint="spread the users over two clusters with a file system each; about 200 fit into one policy",
+            f"the policy of {file_system_arn} would have {length} characters for {len(access_point_arns)} "
+            f"access points of {cluster} and {len(kept)} other statements, more than EFS's maximum of "
+            f"{POLICY_LIMIT}",
+            hint=(
+                "split the users between two clusters, each with its own file system; one policy fits about 200 users"
+            ),
         )
     return policy
 

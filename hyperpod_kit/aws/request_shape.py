@@ -109,13 +109,13 @@ def _problem_from_violation(violation: Violation) -> Problem:
         return Problem(path, f"expected {_TYPE_NAMES[shape.type_name]}, found {repr(value)[:40]}")
     if violation.constraint is Constraint.UNKNOWN_MEMBER:
         near = _closest_name(str(violation.path[-1][1]), shape.members)
-        return Problem(path, f"{botocore_version()} knows no such field of {shape.name}", newer=True, near=near)
+        return Problem(path, f"{botocore_version()} has no such field of {shape.name}", newer=True, near=near)
     if violation.constraint is Constraint.REQUIRED:
         return Problem(path, "missing")
     if violation.constraint is Constraint.ONE_MEMBER:
         return Problem(path, f"expected exactly one of {', '.join(shape.members)}")
     if violation.constraint is Constraint.ENUM:
-        message = f"`{value}` is not known to {botocore_version()} ({shape.name})"
+        message = f"`{value}` is not a known {shape.name} in {botocore_version()}"
         return Problem(path, message, newer=True, near=_closest_name(value, shape.enum))
     if violation.constraint is Constraint.PATTERN:
         return Problem(path, f"`{value}` does not match {shape.metadata['pattern']}")

@@ -44,7 +44,7 @@ NEEDED = frozenset(
 )
 """Members that the model requires and that we read. It also requires some that AWS leaves out, NextToken for one."""
 
-HINT = "is it AWS that answers? Look at AWS_ENDPOINT_URL, HTTPS_PROXY and the network's login page"
+HINT = "check that the response comes from AWS: AWS_ENDPOINT_URL, HTTPS_PROXY and the network's login page"
 
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -103,8 +103,8 @@ class BoundedSession:
                 most + _content_length(request.headers) / UPLOAD, exchange, self._quiet, self._warn_still_waiting
             )
         except TimeoutError:
-            logger.warning("%s: no whole answer within %g s; asking again", self._service, most)
-            raise ReadTimeoutError(endpoint_url=request.url, error="no whole answer in time") from None
+            logger.warning("%s: no complete response within %g s; retrying", self._service, most)
+            raise ReadTimeoutError(endpoint_url=request.url, error="no complete response in time") from None
         SILENCE.given_up = False
         return http_response
 
@@ -112,7 +112,7 @@ class BoundedSession:
         self._session.close()
 
     def _warn_still_waiting(self) -> None:
-        logger.warning("%s: no answer for %g s; still waiting", self._service, self._quiet)
+        logger.warning("%s: no response for %g s; still waiting", self._service, self._quiet)
 
 
 def run_with_timeout(
@@ -161,7 +161,7 @@ def stream_bounded_body(
         run_with_timeout(seconds, read)
     except TimeoutError:
         taken = time.monotonic() - started_at
-        raise UnreadableAnswer(f"{what}: its bytes have not come within {taken:.0f} s", hint=HINT) from None
+        raise UnreadableAnswer(f"{what}: its data did not arrive within {taken:.0f} s", hint=HINT) from None
 
 
 def fetch_pages(
@@ -183,7 +183,7 @@ def fetch_pages(
             if not following:
                 return
             if following in tokens:
-                raise UnreadableAnswer(f"{what}: the answer cannot be read: its pages go round in a circle", hint=HINT)
+                raise UnreadableAnswer(f"{what}: the response cannot be read: its pages form a cycle", hint=HINT)
             tokens.add(following)
             arguments = {token_name: following}
 
@@ -201,9 +201,7 @@ def paginate(client: Any, operation: str, **request: Any) -> Iterator[Mapping[st
 def _limit_page_count(what: str, source: Iterable[Mapping[str, Any]], max_pages: int) -> Iterator[Mapping[str, Any]]:
     for number, page in enumerate(source):
         if number == max_pages:
-            raise UnreadableAnswer(
-                f"{what}: the answer cannot be read: it has no end after {max_pages} pages", hint=HINT
-            )
+            raise UnreadableAnswer(f"{what}: the response cannot be read: more than {max_pages} pages", hint=HINT)
         yield page
 
 
@@ -218,7 +216,7 @@ def _read_bounded_body(raw: Any, service: str) -> bytes:
         data += chunk
         if len(data) > LARGEST:
             raise UnreadableAnswer(
-                f"{service}: the answer cannot be read: it is larger than {LARGEST >> 20} MiB", hint=HINT
+                f"{service}: the response cannot be read: it is larger than {LARGEST >> 20} MiB", hint=HINT
             )
     return bytes(data)
 
@@ -236,7 +234,7 @@ def _raise_if_malformed_response(http_response: Any, model: Any, **_: Any) -> No
         return
     wrong = _describe_fault_or_empty(http_response.content, shape)
     if wrong:
-        raise UnreadableAnswer(f"{model.name}: the answer cannot be read: {wrong}", hint=HINT)
+        raise UnreadableAnswer(f"{model.name}: the response cannot be read: {wrong}", hint=HINT)
 
 
 def _describe_fault_or_empty(content: bytes, shape: Any) -> str:
@@ -244,11 +242,11 @@ def _describe_fault_or_empty(content: bytes, shape: Any) -> str:
     try:
         response = json.loads(content)
     except (ValueError, RecursionError) as err:
-        return f"{len(content)} bytes that are no JSON ({type(err).__name__})"
+        return f"{len(content)} bytes that are not JSON ({type(err).__name__})"
     if not isinstance(response, dict):
-        return f"a JSON {type(response).__name__} where an object is expected"
+        return f"a JSON {type(response).__name__}, expected an object"
     if response and shape.members and not set(response) & set(shape.members):
-        return "it has none of the members that this answer has"
+        return "it has none of this response's members"
     for violation in violations(shape, response, null_is_absent=True):
         message = _describe_violation_if_relevant(violation)
         if message:

@@ -90,7 +90,7 @@ def _require_same_cluster(live: Mapping[str, Any], request: Mapping[str, Any]) -
         if live.get("FailureMessage"):
             reason = f": {live['FailureMessage']}"
         raise ClusterError(
-            f"there is a cluster {name} already, and it is {status}{reason}",
+            f"cluster {name} already exists with status {status}{reason}",
             hint=f"hyperpod-kit delete-cluster --cluster {name} --wait, then repeat the command",
         )
     changes = update.plan_update(live, request).changes
@@ -101,8 +101,8 @@ def _require_same_cluster(live: Mapping[str, Any], request: Mapping[str, Any]) -
         else:
             places = f"{len(changes)} places"
         raise ClusterError(
-            f"there is a cluster {name} already, and it differs in {places}, first "
-            f"{first.field} of {first.where}: {update.format_value(first.before)} there, "
-            f"{update.format_value(first.after)} wanted",
-            hint="hyperpod-kit update-cluster --dry-run shows all; or choose another name",
+            f"cluster {name} already exists and differs from the configuration in {places}, first "
+            f"{first.field} of {first.where}: {update.format_value(first.before)} on AWS, "
+            f"{update.format_value(first.after)} in the configuration",
+            hint="hyperpod-kit update-cluster --dry-run shows all differences; or choose another name",
         )

@@ -96,7 +96,7 @@ def list_events(
     except AwsError as err:
         if err.code == "ValidationException" and _ONLY_CONTINUOUS in err.message:
             raise UsageError(
-                f"AWS keeps no events of cluster {cluster}: its nodes are not provisioned continuously",
+                f"cluster {cluster} has no events: AWS keeps them only with continuous provisioning",
                 hint=f"hyperpod-kit describe-cluster --cluster {cluster}, or hyperpod-kit diagnose",
             ) from err
         raise

@@ -60,8 +60,8 @@ def _plan_sentence(plans: TrainingPlans, arn: str) -> str:
     try:
         plan = plans.describe_training_plan(arn)
     except AwsError as err:
-        return f"training plan {name}: until when is not known: {err.message}"
-    ends = format_utc(plan.get("EndTime")) or "AWS does not say when"
+        return f"training plan {name}: end unknown: {err.message}"
+    ends = format_utc(plan.get("EndTime")) or "unknown"
     free = plan.get("AvailableInstanceCount")
     rest = ""
     if free is not None:
@@ -71,7 +71,7 @@ def _plan_sentence(plans: TrainingPlans, arn: str) -> str:
 
 def _facts(group: Mapping[str, Any]) -> Iterator[str]:
     if "Spot" in (group.get("CapacityRequirements") or {}):
-        yield "Spot: AWS may take its nodes away"
+        yield "Spot: AWS may reclaim its nodes"
     types = _types(group)
     if types:
         yield f"types: {types}"
@@ -82,7 +82,7 @@ def _facts(group: Mapping[str, Any]) -> Iterator[str]:
     if dates:
         yield f"next patch ({patch.get('PatchingStrategy', '?')}): {dates}"
     if group.get("ImageVersionStatus") == "UpdateAvailable":
-        yield f"a newer image is there than {group.get('CurrentImageReleaseVersion') or 'the one that it runs'}"
+        yield f"a newer image than {group.get('CurrentImageReleaseVersion') or 'the one that it runs'} is available"
 
 
 def _types(group: Mapping[str, Any]) -> str:
@@ -102,7 +102,7 @@ def _patch_dates(patch: Mapping[str, Any]) -> str:
         return ""
     moved = ""
     if requested and requested != date:
-        moved = f", to be moved to {requested}"
+        moved = f", will change to {requested}"
     return f"{date or 'not planned yet'}{moved}"
 
 
@@ -113,18 +113,18 @@ def _doing(group: Mapping[str, Any]) -> Iterator[str]:
     if status in UPDATING:
         yield f"software update {status}{_progress_of_image(group)}"
     if group.get("Status") == "SystemUpdating" and status not in UPDATING:
-        yield f"software is being updated{_progress_of_image(group)}"
+        yield f"software update in progress{_progress_of_image(group)}"
 
 
 def _troubles(group: Mapping[str, Any]) -> Iterator[str]:
     plan = group.get("TrainingPlanStatus")
     if plan in PLAN_IS_OVER:
-        yield f"training plan {plan}: no node comes from it any more"
+        yield f"training plan {plan}: it provides no nodes any more"
     elif plan and plan != PLAN_SERVES:
-        yield f"training plan {plan}: no node comes from it yet"
+        yield f"training plan {plan}: it provides no nodes yet"
     status = group.get("SoftwareUpdateStatus")
     if status in UNDONE:
-        yield f"the last software update was not made ({status}){_progress_of_image(group)}"
+        yield f"the last software update failed ({status}){_progress_of_image(group)}"
     if group.get("ImageVersionStatus") in OUTDATED:
         yield f"image {group.get('CurrentImageReleaseVersion') or ''}: {group['ImageVersionStatus']}".replace(" :", ":")
 
@@ -135,7 +135,7 @@ def _progress_of_image(group: Mapping[str, Any]) -> str:
     if count is None:
         return ""
     version = group.get("DesiredImageReleaseVersion")
-    image = "the image that they are to run"
+    image = "the target image"
     if version:
         image = f"image {version}"
     return f": {count} of {group.get('CurrentCount', '?')} nodes run {image}"

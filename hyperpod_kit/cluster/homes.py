@@ -79,7 +79,7 @@ def observe_homes_and_plan_changes(efs: Efs, settings: Settings) -> ObservedHome
         if homes:
             missing = "users"
         raise UsageError(
-            f"the configuration has no hyperpod_kit.{missing}: there are no access points to make",
+            f"the configuration has no hyperpod_kit.{missing}: no access points to create",
             hint='add "homes": {"file_system_id": "fs-…"} and users',
         )
     file_system = efs.file_system(homes.file_system_id)
@@ -107,7 +107,7 @@ def require_no_conflicts_or_public_policy(observed: ObservedHomes, *, will_remov
         )
     if observed.public_statement_names and not will_remove_public_statements:
         raise ConfigError(
-            "the file system's policy allows clients without an IAM identity: any of them could mount a home",
+            "the file system's policy allows clients without an IAM identity: any such client could mount a home",
             findings=[f"statement {name}" for name in observed.public_statement_names],
             hint="remove them, or: hyperpod-kit users apply --remove-open-statements",
         )
@@ -161,8 +161,8 @@ def _wait_until_available(
     )
     if unavailable:
         raise WaitTimeout(
-            f"after {AVAILABLE_WITHIN:.0f} s not available: {', '.join(sorted(unavailable))}",
-            hint="hyperpod-kit users apply, again",
+            f"not available after {AVAILABLE_WITHIN:.0f} s: {', '.join(sorted(unavailable))}",
+            hint="run hyperpod-kit users apply again",
         )
 
 
@@ -195,7 +195,7 @@ class ExistingPoint:
     @property
     def description(self) -> str:
         """Describe it in words."""
-        who = "acts as whoever asks"
+        who = "acts as the calling user"
         if self.point.uid >= 0:
             who = f"acts as {self.point.uid}:{self.point.gid}"
         whose = ""
@@ -316,7 +316,9 @@ def _plan_user_change(desired: AccessPoint, alive: Sequence[ExistingPoint]) -> U
     for existing in sorted(alive, key=lambda existing: existing.id):
         if existing.point.root == desired.root or existing.user == desired.user:
             configured = f"{desired.acting_uid_gid_description} in {desired.root}"
-            return UserChange(desired, CONFLICT, detail=f"{existing.description}, the configuration says {configured}")
+            return UserChange(
+                desired, CONFLICT, detail=f"{existing.description}, but the configuration has {configured}"
+            )
         if existing.user and existing.point.uid == desired.uid != AS_WHO_ASKS:
             return UserChange(
                 desired, CONFLICT, detail=f"uid {desired.uid} is {existing.user}'s: {existing.description}"

@@ -205,10 +205,10 @@ def _parse_host_address(host: str) -> str:
 def _resolve_node(nodes: Sequence[ClusterNode], name: str) -> ClusterNode:
     candidates = _matching_nodes(nodes, name)
     if not candidates:
-        raise Absent(f"there is no node `{name}`", hint="hyperpod-kit list-cluster-nodes")
+        raise Absent(f"no such node: `{name}`", hint="hyperpod-kit list-cluster-nodes")
     if len(candidates) > 1:
         listed = ", ".join(f"{node.instance_id} ({node.group}, {node.status})" for node in candidates)
-        raise UsageError(f"`{name}` names {len(candidates)} nodes: {listed}", hint="name it by its instance id")
+        raise UsageError(f"`{name}` matches {len(candidates)} nodes: {listed}", hint="use its instance id")
     return candidates[0]
 
 

@@ -48,7 +48,9 @@ def choose_default_node(
     } or {controller}
     candidates = [node for node in present if node.group in groups] or (present if len(present) == 1 else [])
     if not candidates:
-        raise UsageError("which node? The controller is not known", hint="hyperpod-kit list-cluster-nodes, then NODE")
+        raise UsageError(
+            "specify a node: the controller is not known", hint="hyperpod-kit list-cluster-nodes, then NODE"
+        )
     return next((head for head in candidates if head.status == RUNNING), candidates[0])
 
 
@@ -109,7 +111,7 @@ class SshLogin:
 def ssh_program(node: ClusterNode, login: SshLogin, command: Sequence[str] = ()) -> Program:
     """ssh straight to the node's address. Raises ClusterError when AWS tells none."""
     if not node.address:
-        raise ClusterError(f"AWS returns no address of {node.instance_id}", hint="hyperpod-kit list-cluster-nodes")
+        raise ClusterError(f"AWS returned no address of {node.instance_id}", hint="hyperpod-kit list-cluster-nodes")
     options = [word for name, value in login.ssh_config_options for word in ("-o", f"{name}={value}")]
     argv = ["ssh", *options, node.address]
     if command:

@@ -50,19 +50,19 @@ def parse_rollout(batch_size: Optional[str], pause: int) -> Rollout:
     """Parse a batch size, `3` nodes or `10%` of a group. Raises UsageError."""
     if batch_size is None:
         if pause:
-            raise UsageError("a pause between batches needs a size of them", hint="--batch 1, or --batch 10%")
+            raise UsageError("--pause needs --batch", hint="--batch 1, or --batch 10%")
         return Rollout()
     number = batch_size
     if batch_size.endswith("%"):
         number = batch_size[:-1]
     if not number.isascii() or not number.isdigit() or len(number) > 6 or int(number) < 1:
         raise UsageError(
-            f"`{batch_size}` is not a size of a batch", hint="a number of nodes such as 2, or a share such as 10%"
+            f"`{batch_size}` is not a batch size", hint="use a number of nodes such as 2, or a share such as 10%"
         )
     if not batch_size.endswith("%"):
         return Rollout(count=int(number), pause=pause)
     if int(number) > 100:
-        raise UsageError(f"`{batch_size}` is more than all nodes", hint="a share between 1% and 100%")
+        raise UsageError(f"`{batch_size}` is more than all nodes", hint="use a share between 1% and 100%")
     return Rollout(percent=int(number), pause=pause)
 
 
@@ -96,7 +96,7 @@ def require_in_service(live: Mapping[str, Any]) -> None:
     if live.get("ClusterStatus") != "InService":
         name = live["ClusterName"]
         raise ClusterError(
-            f"cluster {name} is {live.get('ClusterStatus')}: its software can be updated when it is InService",
+            f"cluster {name} is {live.get('ClusterStatus')}: its software can only be updated when it is InService",
             hint=f"hyperpod-kit wait --cluster {name}",
         )
 

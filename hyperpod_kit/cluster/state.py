@@ -43,7 +43,7 @@ class GroupState:
         if self.status in ("Failed", "Degraded"):
             details.append(self.status)
         if self.current and not states:
-            details.append("none of them is listed")
+            details.append("none is listed")
         elif states and not self.ready:
             details.append(states)
         details += [*self.activity.troubles, *self.activity.doing]
@@ -86,7 +86,7 @@ class ClusterState:
         """
         target_counts = {group.name: group.target for group in self.groups}
         return [
-            f"{name}: {desired.get(name, 0)} wanted, {target_counts.get(name, 0)} is what AWS aims at"
+            f"{name}: the configuration has {desired.get(name, 0)}, AWS's target is {target_counts.get(name, 0)}"
             for name in dict.fromkeys([*desired, *target_counts])
             if desired.get(name, 0) != target_counts.get(name, 0)
         ]

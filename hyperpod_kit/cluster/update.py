@@ -25,11 +25,11 @@ from hyperpod_kit.errors import ClusterError, ConfigError
 
 IN_PLACE, NEW_NODES, IMPOSSIBLE = "in place", "new nodes only", "not possible"
 
-_STAY = "nodes that are there keep what they have until they are replaced"
-_FIXED = "a group keeps what it was made with: add a group of another name, then take this one out"
+_STAY = "existing nodes keep their settings until they are replaced"
+_FIXED = "a group keeps its original value: add a group with another name, then remove this one"
 _FIELDS: Mapping[str, tuple[str, str]] = {
     "InstanceType": (IMPOSSIBLE, _FIXED),
-    "InstanceRequirements": (IN_PLACE, "types can be added; one that nodes run on cannot be taken out"),
+    "InstanceRequirements": (IN_PLACE, "types can be added; a type that nodes run on cannot be removed"),
     "ExecutionRole": (IMPOSSIBLE, _FIXED),
     "ThreadsPerCore": (IMPOSSIBLE, _FIXED),
     "OverrideVpcConfig": (IMPOSSIBLE, _FIXED),
@@ -37,10 +37,10 @@ _FIELDS: Mapping[str, tuple[str, str]] = {
     "TrainingPlanArn": (NEW_NODES, _STAY),
     "LifeCycleConfig": (NEW_NODES, _STAY),
     "InstanceStorageConfigs": (NEW_NODES, _STAY),
-    "OnStartDeepHealthChecks": (NEW_NODES, "checked when a node comes"),
+    "OnStartDeepHealthChecks": (NEW_NODES, "checked on new nodes only"),
     "MinInstanceCount": (IN_PLACE, ""),
-    "AutoPatchConfig": (IN_PLACE, "nodes that wait for a patch take no new job"),
-    "ScheduledUpdateConfig": (IN_PLACE, "an update by the clock looks at no job"),
+    "AutoPatchConfig": (IN_PLACE, "nodes that wait for a patch accept no new jobs"),
+    "ScheduledUpdateConfig": (IN_PLACE, "a scheduled update ignores jobs"),
     "NetworkInterface": (NEW_NODES, _STAY),
 }
 """Field of an instance group -> how it takes effect, and what to say of it. Counts and SlurmConfig have their own."""
@@ -50,7 +50,10 @@ _CLUSTER_FIELDS: Mapping[str, tuple[str, str]] = {
     "ClusterRole": (IN_PLACE, ""),
     "AutoScaling": (IN_PLACE, ""),
     "TieredStorageConfig": (IN_PLACE, ""),
-    "NodeProvisioningMode": (IN_PLACE, "AWS's pages disagree on whether it can; there is no way back"),
+    "NodeProvisioningMode": (
+        IN_PLACE,
+        "AWS's documentation is contradictory on whether it can change; a change cannot be undone",
+    ),
     "VpcConfig": (IMPOSSIBLE, "UpdateCluster has no VpcConfig: create another cluster"),
 }
 _DEFAULTS = {"NodeRecovery": "Automatic"}
@@ -172,7 +175,7 @@ def require_aws_would_accept_update(live: Mapping[str, Any], update: Update) -> 
         if status == "Failed":
             command = "diagnose"
         raise ClusterError(
-            f"cluster {name} is {status}{failure}; AWS takes a change of one that is InService",
+            f"cluster {name} is {status}{failure}; AWS accepts changes only when it is InService",
             hint=f"hyperpod-kit {command} --cluster {name}, then repeat the command",
         )
     refused = request_shape.find_request_problems("sagemaker", "UpdateCluster", update.request)
@@ -205,7 +208,7 @@ def _cluster_changes(live: Mapping[str, Any], desired: Mapping[str, Any]) -> Ite
         if before == after:
             continue
         if field == "NodeProvisioningMode" and after is None:
-            how, note = IMPOSSIBLE, "UpdateCluster knows no way back: create another cluster"
+            how, note = IMPOSSIBLE, "UpdateCluster cannot undo this: create another cluster"
         yield Change("cluster", field, before, after, how, note)
     before, after = _comparable_orchestrators(live, desired)
     if before is not None and after is None:
@@ -215,7 +218,7 @@ def _cluster_changes(live: Mapping[str, Any], desired: Mapping[str, Any]) -> Ite
             before,
             after,
             IMPOSSIBLE,
-            "there is no way back to provisioning_parameters.json: create another cluster",
+            "a return to provisioning_parameters.json is not possible: create another cluster",
         )
     elif before != after:
         note = ""
@@ -243,14 +246,14 @@ def _group_changes(
     if is_controller and after < before:
         yield Change(name, "InstanceCount", before, after, IMPOSSIBLE, "the Slurm controller cannot be removed")
     elif is_controller and 0 < before < after:
-        note = "a cluster keeps as many Slurm controllers as it was made with: create another cluster"
+        note = "a cluster keeps its number of Slurm controllers: create another cluster"
         yield Change(name, "InstanceCount", before, after, IMPOSSIBLE, note)
     elif before != after:
         yield Change(name, "InstanceCount", before, after, IN_PLACE, destroys=max(0, before - after))
     slurm, desired_slurm = live.get("SlurmConfig") or {}, desired.get("SlurmConfig") or {}
     if slurm.get("NodeType") != desired_slurm.get("NodeType"):
         if slurm:
-            how, note = (IMPOSSIBLE, "a node type cannot be changed: add a group of another name")
+            how, note = (IMPOSSIBLE, "a node type cannot be changed: add a group with another name")
         else:
             how, note = (IN_PLACE, _AMI)
         yield Change(name, "NodeType", slurm.get("NodeType"), desired_slurm.get("NodeType"), how, note)
@@ -313,7 +316,7 @@ def _new_group_change(name: str, group: Mapping[str, Any], is_controller: bool) 
             None,
             group["InstanceCount"],
             IMPOSSIBLE,
-            "a cluster keeps the Slurm controller that it was made with",
+            "a cluster keeps its Slurm controller",
         )
     return Change(name, "group", None, group["InstanceCount"], IN_PLACE, "a new group")
 
@@ -322,7 +325,7 @@ def _removed_group_change(name: str, group: Mapping[str, Any]) -> Change:
     count = int(group.get("CurrentCount", 0))
     if _is_controller_group(group):
         return Change(name, "group", count, None, IMPOSSIBLE, "the Slurm controller cannot be removed")
-    return Change(name, "group", count, None, IN_PLACE, "the group goes", destroys=count)
+    return Change(name, "group", count, None, IN_PLACE, "the group is removed", destroys=count)
 
 
 def _is_controller_group(group: Mapping[str, Any]) -> bool:

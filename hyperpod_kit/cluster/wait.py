@@ -141,11 +141,11 @@ def wait_ready(
         return ready
     summary = (
         "; ".join(f"status {state.status}, {_describe_missing(state, missing)}" for state, missing in last)
-        or "it never answered"
+        or "no status was received"
     )
     trouble = ""
     if troubles.last:
-        trouble = f"; last trouble: {shorten_aws_text(troubles.last.line())}"
+        trouble = f"; last error: {shorten_aws_text(troubles.last.line())}"
     raise WaitTimeout(
         f"cluster {name} is not ready after {timeout:g} s: {summary}{trouble}",
         hint=f"hyperpod-kit wait --cluster {name}",
@@ -176,7 +176,7 @@ def wait_deleted(
         if state.status == "Failed":
             raise ClusterFailed(
                 f"cluster {name} could not be deleted: {state.failure or 'AWS gives no reason'}",
-                hint=f"remove what is in the way, then: hyperpod-kit delete-cluster --cluster {name}",
+                hint=f"remove the cause, then: hyperpod-kit delete-cluster --cluster {name}",
             )
         return None
 
@@ -188,7 +188,7 @@ def wait_deleted(
         is None
     ):
         raise WaitTimeout(
-            f"cluster {name} is still there after {timeout:g} s", hint=f"hyperpod-kit describe-cluster --cluster {name}"
+            f"cluster {name} still exists after {timeout:g} s", hint=f"hyperpod-kit describe-cluster --cluster {name}"
         )
 
 
@@ -240,7 +240,7 @@ def _raise_if_nodes_stay_failed(state: ClusterState, failing: dict[str, float], 
         else:
             count = f"{len(lasting)} nodes"
         raise ClusterFailed(
-            f"{count} of cluster {state.name} failed, and AWS does not try again by itself: {'; '.join(reasons)}",
+            f"{count} of cluster {state.name} failed, and AWS does not retry automatically: {'; '.join(reasons)}",
             hint=f"hyperpod-kit diagnose --cluster {state.name}; then hyperpod-kit replace-node {lasting[0]}",
         )
 
@@ -281,13 +281,13 @@ def _poll_until_result_or_none_at_timeout(
         except Unreachable as err:
             unanswered += 1
             if unanswered >= PATIENCE or isinstance(err, NoCredentials):
-                later = f"`{resume_command}` goes on from here"
+                later = f"`{resume_command}` continues from this point"
                 if err.hint:
                     hint = f"{err.hint}; {later}"
                 else:
                     hint = later
                 raise type(err)(err.message, hint=hint) from err
-            note(f"{err.message}; asking again ({unanswered} of {PATIENCE - 1})")
+            note(f"{err.message}; retrying ({unanswered} of {PATIENCE - 1})")
             return None
         unanswered = 0
         return result

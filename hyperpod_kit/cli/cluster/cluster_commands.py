@@ -269,7 +269,7 @@ def delete_cluster(
             print_json("delete-cluster", {**summary, "status": state.status, "nodes": count, **first.to_dict()})
         return
     if is_going:
-        print_to_stderr(f"cluster {name} is being deleted already")
+        print_to_stderr(f"cluster {name} is already being deleted")
     else:
         first.print_jobs()
         require_confirmation(f"{first.confirmation_question_prefix()}Delete {lost}?", yes=yes)

@@ -54,7 +54,7 @@ class AccessPoint:
         """Return in words as whom it acts: `UID:GID`, or whoever asks in a group."""
         if self.uid >= 0:
             return f"{self.uid}:{self.gid}"
-        return f"whoever asks, in group {self.gid},"
+        return f"the calling user, in group {self.gid},"
 
     @property
     def octal_directory_mode(self) -> str:

@@ -46,7 +46,7 @@ def fetch_head(client: QueryClient, settings: Settings, bucket: str, path: str) 
     """Query whether a bucket exists, whether the caller may list it, and where it is."""
     calls = client.service_client(Buckets, settings.cluster.region)
     return client.query_or_record_failure(
-        "s3:ListBucket", path, f"whether bucket {bucket} is there", lambda: calls.head(bucket)
+        "s3:ListBucket", path, f"whether bucket {bucket} exists", lambda: calls.head(bucket)
     )
 
 
@@ -58,6 +58,6 @@ def query_prefix_is_empty(
     return client.query_or_record_failure(
         "s3:ListBucket",
         path,
-        f"whether there is anything in s3://{bucket}/{prefix}",
+        f"whether s3://{bucket}/{prefix} has objects",
         lambda: calls.is_empty(bucket, prefix),
     )

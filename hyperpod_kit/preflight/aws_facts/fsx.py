@@ -68,7 +68,7 @@ def fetch_file_system(client: QueryClient, requested: FsxQuery) -> Queried[Optio
     described = client.query_or_record_failure(
         "fsx:DescribeFileSystems",
         requested.path,
-        f"whether {requested.id} is there, in which network, and what it is mounted by",
+        f"whether {requested.id} exists, its network, and its mount names",
         lambda: calls.file_system(requested.id),
     )
     if described is None or isinstance(described, NotQueried):
@@ -103,7 +103,7 @@ def _fetch_endpoints(client: QueryClient, requested: FsxQuery, ids: list[str]) -
     interfaces = client.query_or_record_failure(
         "ec2:DescribeNetworkInterfaces",
         requested.path,
-        f"whether the security groups of {requested.id} let the nodes in",
+        f"whether the security groups of {requested.id} admit the nodes",
         lambda: ec2.network_interfaces(ids),
     )
     if isinstance(interfaces, NotQueried):

@@ -18,7 +18,7 @@ def fetch_quotas(client: QueryClient, settings: Settings) -> Queried[dict[str, Q
     return client.query_or_record_failure(
         "servicequotas:ListServiceQuotas",
         TYPES,
-        "whether the quotas allow so many nodes",
+        "whether the quotas allow the requested number of nodes",
         lambda: calls.quotas_by_name([*dict.fromkeys(names), PER_CLUSTER, ALTOGETHER]),
     )
 
@@ -37,7 +37,7 @@ def fetch_node_counts_by_cluster(client: QueryClient, settings: Settings) -> Que
 def query_secret_or_parameter_exists(client: QueryClient, requested: Secret, config_path: str) -> Queried[bool]:
     """Query whether a secret or parameter exists."""
     calls = client.service_client(Secrets, requested.region)
-    what = f"whether secret `{requested.name}` is there"
+    what = f"whether secret `{requested.name}` exists"
     if requested.service == "secretsmanager":
         return client.query_or_record_failure(
             "secretsmanager:DescribeSecret", config_path, what, lambda: calls.secret_exists(requested.arn)

@@ -33,7 +33,7 @@ def fetch_subnets(client: QueryClient, settings: Settings) -> Queried[tuple[Subn
     return client.query_or_record_failure(
         "ec2:DescribeSubnets",
         SUBNETS,
-        "whether the subnets are there, private and in the zones of the file systems",
+        "whether the subnets exist, are private and are in the zones of the file systems",
         lambda: tuple(_parse_subnet(entry) for entry in ec2.subnets(subnet_ids)),
     )
 
@@ -54,20 +54,20 @@ def fetch_network(
         tables = client.query_or_record_failure(
             "ec2:DescribeRouteTables",
             SUBNETS,
-            "whether the subnets are private and lead to S3",
+            "whether the subnets are private and have a route to S3",
             lambda: tuple(_parse_route_table(entry) for entry in ec2.route_tables(vpcs)),
         )
         endpoints = client.query_or_record_failure(
             "ec2:DescribeVpcEndpoints",
             SUBNETS,
-            "whether there are endpoints for what the nodes fetch",
+            "whether the VPC has endpoints for the services that the nodes use",
             lambda: tuple(_parse_endpoint_without_service_if_unavailable(entry) for entry in ec2.vpc_endpoints(vpcs)),
         )
         for vpc_id in vpcs:
             dns[vpc_id] = client.query_or_record_failure(
                 "ec2:DescribeVpcAttribute",
                 SUBNETS,
-                "whether the VPC resolves the names of file systems",
+                "whether the VPC resolves the DNS names of file systems",
                 lambda vpc_id=vpc_id: ec2.dns_attributes(vpc_id),  # type: ignore[misc]
             )
     return NetworkFacts(
@@ -81,7 +81,7 @@ def fetch_instance_types(client: QueryClient, settings: Settings) -> Queried[dic
     return client.query_or_record_failure(
         "ec2:DescribeInstanceTypes",
         TYPES,
-        "which instance types have an EFA, whose security group needs rules to itself",
+        "which instance types have EFA, for which the security group must allow all traffic within itself",
         lambda: {
             entry["InstanceType"]: _parse_instance_type(entry)
             for entry in ec2.instance_types(ec2_instance_types(settings))
@@ -95,7 +95,7 @@ def fetch_offerings(client: QueryClient, settings: Settings) -> Queried[frozense
     return client.query_or_record_failure(
         "ec2:DescribeInstanceTypeOfferings",
         TYPES,
-        "whether the zones of the subnets have the instance types",
+        "whether the zones of the subnets offer the instance types",
         lambda: frozenset(ec2.instance_type_offerings(ec2_instance_types(settings))),
     )
 

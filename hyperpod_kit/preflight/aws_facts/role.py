@@ -23,7 +23,7 @@ def fetch_role(client: QueryClient, settings: Settings, node_role: NodeRole) -> 
         return RoleFacts(described["Arn"], described["AssumeRolePolicyDocument"])
 
     return client.query_or_record_failure(
-        "iam:GetRole", node_role.path, "whether the role is there and SageMaker may be it", fetch
+        "iam:GetRole", node_role.path, "whether the role exists and trusts SageMaker", fetch
     )
 
 
@@ -35,7 +35,7 @@ def simulate_decisions(
     return client.query_or_record_failure(
         "iam:SimulatePrincipalPolicy",
         node_role.path,
-        "what the role is allowed",
+        "what the role allows",
         lambda: tuple(
             decision
             for context in permission.simulation_contexts()

@@ -21,16 +21,16 @@ def check_buckets_exist_and_listable(settings: Settings, facts: AccountFacts) ->
             yield Finding(
                 "HPK-V101",
                 path,
-                f"there is no bucket `{name}`",
+                f"bucket `{name}` does not exist",
                 f"aws s3 mb s3://{name} --region {settings.cluster.region}, or name another bucket",
             )
         elif not head.allowed:
             yield Finding(
                 "HPK-V102",
                 path,
-                f"bucket `{name}` is there, but {facts.caller.arn} may not look into it",
-                f"If it is your account's, allow yourself s3:ListBucket; if it is not, its owner must let the role "
-                f"{settings.cluster.execution_role} in",
+                f"bucket `{name}` exists, but {facts.caller.arn} may not list it",
+                "If your account owns it, allow yourself s3:ListBucket; otherwise its owner must give the "
+                f"role {settings.cluster.execution_role} access",
                 WARNING,
             )
 
@@ -45,8 +45,8 @@ def check_region(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
         yield Finding(
             "HPK-V103",
             "hyperpod_kit.bundle.bucket",
-            f"bucket `{settings.bundle.bucket}` is in {bundle.region}, the cluster is in {cluster_region}",
-            "Use a bucket of the cluster's region: SageMaker reads its inputs there",
+            f"bucket `{settings.bundle.bucket}` is in {bundle.region}, but the cluster is in {cluster_region}",
+            "Use a bucket in the cluster's region: SageMaker reads its inputs from it",
         )
     for (name, _, path), mount in buckets.mounted_aws_buckets(settings):
         head = value_or_none(facts.buckets.get(name))
@@ -56,16 +56,16 @@ def check_region(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
             yield Finding(
                 "HPK-V104",
                 f"{path.rpartition('.')[0]}.region",
-                f"bucket `{name}` is in {head.region}, the mount asks for it in {mount.region}",
-                f"Write {head.region}, or remove the key: mount-s3 does not look elsewhere when it is told a region",
+                f"bucket `{name}` is in {head.region}, but the mount's region is {mount.region}",
+                f"Write {head.region}, or remove the key: with a region set, mount-s3 uses only that one",
             )
         elif head.region != cluster_region:
             yield Finding(
                 "HPK-V105",
                 path,
-                f"bucket `{name}` is in {head.region}, the nodes are in {cluster_region}: slower, and paid for by the "
-                f"byte",
-                f"Copy what the nodes read into a bucket in {cluster_region}",
+                f"bucket `{name}` is in {head.region}, but the nodes are in {cluster_region}: access is "
+                "slower, and AWS charges for each byte",
+                f"Copy the data that the nodes read to a bucket in {cluster_region}",
                 WARNING,
             )
 
@@ -80,8 +80,8 @@ def check_directory_bucket_zones(settings: Settings, facts: AccountFacts) -> Ite
             yield Finding(
                 "HPK-V106",
                 path,
-                f"directory bucket `{name}` is in zone {lies}, the subnets are in {', '.join(sorted(zones))}",
-                "Use a directory bucket of the nodes' zone: a fast one far away is a slow one",
+                f"directory bucket `{name}` is in zone {lies}, but the subnets are in {', '.join(sorted(zones))}",
+                "Use a directory bucket in the nodes' zone: from another zone it is not fast",
                 WARNING,
             )
 
@@ -97,7 +97,7 @@ def check_read_only_mounts_not_empty(settings: Settings, facts: AccountFacts) ->
             yield Finding(
                 "HPK-V107",
                 at,
-                f"there is nothing in s3://{name}/{prefix}, and the mount only reads",
-                "Correct the prefix, or put the data there before the first job",
+                f"s3://{name}/{prefix} has no objects, and the mount is read-only",
+                "Correct the prefix, or upload the data before the first job",
                 WARNING,
             )

@@ -30,7 +30,7 @@ def check_file_systems_exist_and_available(settings: Settings, facts: AccountFac
             yield Finding(
                 "HPK-V501",
                 requested.path,
-                f"there is no FSx file system `{requested.id}` in {requested.region}",
+                f"FSx file system `{requested.id}` does not exist in {requested.region}",
                 f"aws fsx describe-file-systems --region {requested.region} lists them",
             )
         elif isinstance(system, FsxFileSystem) and system.state not in READY:
@@ -49,7 +49,7 @@ def check_type_and_names_match(settings: Settings, facts: AccountFacts) -> Itera
             yield Finding(
                 "HPK-V503",
                 at,
-                f"{system.id} is an FSx file system of type {system.kind}, the mount is {mount.kind}",
+                f"{system.id} is an FSx file system of type {system.kind}, but the mount's kind is {mount.kind}",
                 "Correct the kind of the mount, or name another file system",
             )
             continue
@@ -74,8 +74,8 @@ def check_vpc_and_zones(settings: Settings, facts: AccountFacts) -> Iterator[Fin
             yield Finding(
                 "HPK-V507",
                 at,
-                f"{system.id} is in {system.vpc_id}, the nodes are in {', '.join(sorted(vpcs))}",
-                "Use a file system of the nodes' VPC",
+                f"{system.id} is in {system.vpc_id}, but the nodes are in {', '.join(sorted(vpcs))}",
+                "Use a file system in the nodes' VPC",
             )
             continue
         system_zones = {endpoint.zone for endpoint in value_or_none(system.endpoints) or () if endpoint.zone}
@@ -86,16 +86,16 @@ def check_vpc_and_zones(settings: Settings, facts: AccountFacts) -> Iterator[Fin
             yield Finding(
                 "HPK-V512",
                 at,
-                f"{system.id} is in zone {lies}, nodes would be in {apart} too: EFA works within one zone only",
+                f"{system.id} is in zone {lies}, but nodes would also be in {apart}: EFA works within one zone only",
                 "Use subnets of the file system's zone",
             )
         else:
             yield Finding(
                 "HPK-V508",
                 at,
-                f"{system.id} is in zone {lies}, nodes would be in {apart} too: slower from there, and paid for by the "
-                f"byte",
-                "Use subnets of its zone for what reads much",
+                f"{system.id} is in zone {lies}, but nodes would also be in {apart}: access from there is "
+                "slower, and AWS charges for each byte",
+                "Use subnets in its zone for nodes that read much",
                 WARNING,
             )
 
@@ -110,8 +110,8 @@ def check_file_system_has_wanted_efa(settings: Settings, facts: AccountFacts) ->
             yield Finding(
                 "HPK-V509",
                 efa_path,
-                f"{system.id} was made without EFA, and the mount wants it",
-                "Set efa to false, or use a file system with EfaEnabled: it cannot be added later",
+                f"{system.id} was created without EFA, but the mount has efa set",
+                "Set efa to false, or use a file system with EfaEnabled, which can be set only at creation",
             )
 
 
@@ -125,9 +125,9 @@ def check_efa_capacity(settings: Settings, facts: AccountFacts) -> Iterator[Find
             yield Finding(
                 "HPK-V514",
                 at,
-                f"{system.id} has {system.capacity_gib} GiB at {system.throughput_per_tib} MB/s for each TiB: with EFA "
-                f"FSx makes multiples of {step} GiB",
-                "Make a file system of such a size, or set efa to false",
+                f"{system.id} has {system.capacity_gib} GiB at {system.throughput_per_tib} MB/s per TiB: "
+                f"with EFA, FSx creates multiples of {step} GiB",
+                "Create a file system of such a size, or set efa to false",
             )
 
 
@@ -160,7 +160,7 @@ def check_efa_traffic(settings: Settings, facts: AccountFacts) -> Iterator[Findi
             yield Finding(
                 "HPK-V515",
                 at,
-                f"{system.id} has EFA, and not all traffic passes: {'; '.join(dict.fromkeys(missing))}",
+                f"{system.id} has EFA, but not all traffic is allowed: {'; '.join(dict.fromkeys(missing))}",
                 "Add rules of protocol -1 that name these groups, as `hyperpod-kit infra template` does",
             )
 
@@ -192,8 +192,8 @@ def check_interfaces_visible(settings: Settings, facts: AccountFacts) -> Iterato
             yield Finding(
                 "HPK-V513",
                 at,
-                f"not checked: whether the security groups of {system.id} let the nodes in (its network interfaces or "
-                f"their groups are not visible: another account's?)",
+                f"not checked: whether the security groups of {system.id} admit the nodes (its network "
+                "interfaces or their groups are not visible; they may belong to another account)",
                 "Ask its owner, or run the same command with their credentials",
                 WARNING,
             )
@@ -216,7 +216,7 @@ def check_ports(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
             yield Finding(
                 "HPK-V510",
                 at,
-                f"TCP {format_ports(blocked.ports)} is shut: {blocked.where}",
+                f"TCP {format_ports(blocked.ports)} is blocked: {blocked.where}",
                 f"Allow it in {group}",
             )
         if its.both_ways and not all_blocked:
@@ -227,8 +227,8 @@ def check_ports(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
                 yield Finding(
                     "HPK-V511",
                     at,
-                    f"TCP {format_ports(blocked.ports)} is shut: {blocked.where}; Lustre's servers connect to "
-                    f"clients too",
+                    f"TCP {format_ports(blocked.ports)} is blocked: {blocked.where}; Lustre's servers also "
+                    "connect to clients",
                     f"Allow it in {group}",
                     WARNING,
                 )

@@ -63,9 +63,9 @@ def check_efa_rules(settings: Settings, facts: AccountFacts) -> Iterator[Finding
             yield Finding(
                 "HPK-V311",
                 nodes.placement.security_groups_config_path,
-                f"{nodes.group_ids_text} does not allow all traffic {' and '.join(closed)} from and to itself, "
-                "which the EFA of "
-                f"{', '.join(types)} needs: it is no IP traffic, so rules with address ranges do not allow it",
+                f"{nodes.group_ids_text} does not allow all traffic {' and '.join(closed)} from and to "
+                f"itself, which EFA on {', '.join(types)} needs: EFA is not IP traffic, so rules with "
+                "address ranges do not allow it",
                 _authorize_commands(sorted(nodes.peer.groups)[0], closed),
             )
 
@@ -89,17 +89,20 @@ def check_slurm_ports_between_nodes(settings: Settings, facts: AccountFacts) -> 
             ]
             if closed:
                 if source is destination:
-                    whom = "its own members"
+                    whom = "nodes in the same groups"
                     hint = _authorize_commands(
                         sorted(source.peer.groups)[0], sorted(word.split()[0] for word in closed)
                     )
                 else:
-                    whom = f"nodes of {destination.group_ids_text}"
+                    whom = f"nodes in {destination.group_ids_text}"
                     hint = "Allow these ports between the two groups, in and out"
                 yield Finding(
                     "HPK-V312",
                     source.placement.security_groups_config_path,
-                    f"nodes do not reach each other: {source.group_ids_text} and {whom}, {' and '.join(closed)}",
+                    (
+                        f"nodes cannot reach each other: from {source.group_ids_text} to {whom}, blocked "
+                        f"{' and '.join(closed)}"
+                    ),
                     hint,
                 )
 
@@ -119,7 +122,10 @@ def check_s3_egress(settings: Settings, facts: AccountFacts) -> Iterator[Finding
             yield Finding(
                 "HPK-V313",
                 nodes.placement.security_groups_config_path,
-                f"no rule of {nodes.group_ids_text} lets the nodes out to S3, from which they fetch bundle and data",
+                (
+                    f"no rule of {nodes.group_ids_text} lets the nodes connect to S3, from which they download "
+                    "bundle and data"
+                ),
                 "Allow TCP 443 out, to 0.0.0.0/0 or to the prefix list of S3",
             )
 

@@ -53,7 +53,7 @@ def _no_quota_finding(path: str, instance_type: str, settings: Settings) -> Find
         "HPK-V602",
         path,
         f"SageMaker has no quota `{cluster_quota_name(instance_type)}` in {settings.cluster.region}",
-        "The type may not be there for clusters: AWS's page of HyperPod's regions and types says",
+        "The type may not be available for clusters: see AWS's page of HyperPod regions and types",
         WARNING,
     )
 
@@ -68,7 +68,7 @@ def check_secrets_exist(settings: Settings, facts: AccountFacts) -> Iterator[Fin
             yield Finding(
                 "HPK-V701",
                 f"hyperpod_kit.secrets[{index}].arn",
-                f"there is no {kind} {secret.arn}",
+                f"{kind} {secret.arn} does not exist",
                 "Create it, or correct the ARN",
             )
 
@@ -81,8 +81,8 @@ def check_cluster_name_unused(settings: Settings, facts: AccountFacts) -> Iterat
         yield Finding(
             "HPK-V603",
             "hyperpod_kit.cluster.name",
-            f"cluster `{settings.cluster.name}` is there already, with {nodes} nodes",
-            "hyperpod-kit update-cluster --dry-run says what would change",
+            f"cluster `{settings.cluster.name}` already exists, with {nodes} nodes",
+            "hyperpod-kit update-cluster --dry-run shows what would change",
             INFO,
         )
 
@@ -92,14 +92,14 @@ def _check_quota(path: str, quota: Quota, requested: int, used: int, settings: S
         return
     beside = ""
     if used:
-        beside = f" beside {used} of other clusters"
+        beside = f" in addition to {used} in other clusters"
     count_path = path
     if path != TYPES:
         count_path = f"{path}.count"
     yield Finding(
         "HPK-V601",
         count_path,
-        f"the quota `{quota.name}` is {quota.value:g}, the configuration has {requested} nodes{beside}",
+        f"the quota `{quota.name}` is {quota.value:g}, but the configuration has {requested} nodes{beside}",
         f"aws service-quotas request-service-quota-increase --service-code sagemaker --quota-code {quota.code} "
         f"--desired-value {requested + used} --region {settings.cluster.region}",
     )

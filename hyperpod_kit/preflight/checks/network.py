@@ -26,7 +26,7 @@ def check_subnets_and_groups_exist(settings: Settings, facts: AccountFacts) -> I
                 yield Finding(
                     "HPK-V301",
                     f"{placement.subnets_config_path}[{index}]",
-                    f"there is no subnet `{subnet_id}` in {region} that this account can see",
+                    f"this account sees no subnet `{subnet_id}` in {region}",
                     f"aws ec2 describe-subnets --region {region} lists them",
                 )
         for index, group_id in enumerate(placement.vpc.security_group_ids):
@@ -34,7 +34,7 @@ def check_subnets_and_groups_exist(settings: Settings, facts: AccountFacts) -> I
                 yield Finding(
                     "HPK-V302",
                     f"{placement.security_groups_config_path}[{index}]",
-                    f"there is no security group `{group_id}` in {region} that this account can see",
+                    f"this account sees no security group `{group_id}` in {region}",
                     f"aws ec2 describe-security-groups --region {region} lists them",
                 )
 
@@ -54,8 +54,8 @@ def check_one_vpc(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
         yield Finding(
             "HPK-V303",
             network_placements(settings)[0].path,
-            f"subnets and security groups are of different VPCs: {listed}",
-            "Choose them all from one VPC",
+            f"subnets and security groups are in different VPCs: {listed}",
+            "Choose all of them from one VPC",
         )
 
 
@@ -68,7 +68,7 @@ def check_subnets_private(settings: Settings, facts: AccountFacts) -> Iterator[F
                     "HPK-V304",
                     path,
                     f"{subnet.id} is a public subnet: {table.id} sends {route.destination} to {route.target}",
-                    "Use a private subnet, whose route table leads to a NAT gateway: nodes have no public address",
+                    "Use a private subnet, whose route table has a NAT gateway: nodes have no public address",
                 )
                 break
 
@@ -84,8 +84,8 @@ def check_route_tables_visible(settings: Settings, facts: AccountFacts) -> Itera
             yield Finding(
                 "HPK-V314",
                 path,
-                f"not checked: whether {subnet.id} is private and leads to S3 (no route table of it is visible: "
-                f"another account's subnet?)",
+                f"not checked: whether {subnet.id} is private and has a route to S3 (its route table is "
+                "not visible; the subnet may belong to another account)",
                 "Ask the owner of the VPC, or run the same command with their credentials",
                 WARNING,
             )
@@ -106,10 +106,9 @@ def check_s3_route(settings: Settings, facts: AccountFacts) -> Iterator[Finding]
             yield Finding(
                 "HPK-V305",
                 path,
-                f"there is no route from {subnet.id} to S3: route table {table.id} has no default route, and the "
-                f"VPC has "
-                f"no endpoint of S3 for it",
-                f"Add a gateway endpoint of S3 to {table.id} (aws ec2 create-vpc-endpoint), or a NAT gateway",
+                f"{subnet.id} has no route to S3: route table {table.id} has no default route, and the VPC "
+                "has no S3 endpoint for it",
+                f"Add a gateway endpoint for S3 to {table.id} (aws ec2 create-vpc-endpoint), or a NAT gateway",
             )
 
 
@@ -134,16 +133,19 @@ def check_service_endpoints(settings: Settings, facts: AccountFacts) -> Iterator
                 yield Finding(
                     "HPK-V306",
                     path,
-                    f"there is no route from {subnet.id} to {service}: no default route, no endpoint of it in the VPC",
-                    f"Add an interface endpoint of {service} to the VPC, or a NAT gateway",
+                    (
+                        f"{subnet.id} has no route to {service}: it has no default route, and the VPC has no "
+                        "endpoint for the service"
+                    ),
+                    f"Add an interface endpoint for {service} to the VPC, or a NAT gateway",
                     WARNING,
                 )
         if urls:
             yield Finding(
                 "HPK-V307",
                 f"hyperpod_kit.clients[{urls[0]}].url",
-                f"there is no route from {subnet.id} to the internet, where the package would come from",
-                "Put the package into the bundle: `file` in place of `url`",
+                f"{subnet.id} has no route to the internet, from which nodes would download the package",
+                "Put the package into the bundle: use `file` instead of `url`",
                 WARNING,
             )
 
@@ -164,7 +166,7 @@ def check_vpc_dns_enabled(settings: Settings, facts: AccountFacts) -> Iterator[F
             yield Finding(
                 "HPK-V308",
                 SUBNETS,
-                f"{' and '.join(missing)} is off in {vpc_id}: the names of file systems do not resolve there",
+                f"{' and '.join(missing)} is off in {vpc_id}: nodes cannot resolve the DNS names of file systems",
                 f"aws ec2 modify-vpc-attribute --vpc-id {vpc_id} --{_modify_vpc_option(missing[0])}",
             )
 
@@ -182,7 +184,7 @@ def check_free_addresses(settings: Settings, facts: AccountFacts) -> Iterator[Fi
             yield Finding(
                 "HPK-V309",
                 placement.subnets_config_path,
-                f"the subnets have {free} free addresses for {placement.node_count - running} more nodes",
+                f"the subnets have {free} free addresses, too few for {placement.node_count - running} more nodes",
                 "Use larger subnets, or free addresses",
             )
 
@@ -206,9 +208,9 @@ def check_instance_type_zones(settings: Settings, facts: AccountFacts) -> Iterat
                 yield Finding(
                     "HPK-V310",
                     f"{TYPES}[{settings.cluster.groups.index(group)}].{group.types_key}",
-                    f"EC2 has {name} in {', '.join(where) or 'no zone of the region'}, the subnets are in "
-                    f"{', '.join(sorted(have))}",
-                    "Use a subnet in a zone that has it",
+                    f"EC2 offers {name} in {', '.join(where) or 'no zone of the region'}, but the subnets "
+                    f"are in {', '.join(sorted(have))}",
+                    "Use a subnet in a zone that offers it",
                     WARNING,
                 )
 

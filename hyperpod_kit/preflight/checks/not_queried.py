@@ -17,7 +17,7 @@ def check_all_queried(settings: Settings, facts: AccountFacts) -> Iterator[Findi
                 "HPK-V001",
                 missing.path,
                 f"not checked: {missing.what} ({missing.reason})",
-                f"Allow {facts.caller.arn} the action {missing.action}, which reads only",
+                f"Allow {facts.caller.arn} the action {missing.action}, which is read-only",
                 WARNING,
             )
         else:

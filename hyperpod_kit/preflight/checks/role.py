@@ -23,9 +23,9 @@ def check_roles_exist_and_trust_sagemaker(settings: Settings, facts: AccountFact
             yield Finding(
                 "HPK-V201",
                 role.path,
-                f"the role is in account {role.account}, you are {facts.caller.arn}: roles are not passed between "
-                f"accounts",
-                "Use a role of your account, or credentials of the role's",
+                f"the role is in account {role.account}, but you are {facts.caller.arn}: a role cannot be "
+                "passed to another account",
+                "Use a role in your account, or credentials of the role's account",
             )
             continue
         role_facts = facts.roles.get(role.arn, NOT_QUERIED)
@@ -38,15 +38,15 @@ def check_roles_exist_and_trust_sagemaker(settings: Settings, facts: AccountFact
             yield Finding(
                 "HPK-V202",
                 role.path,
-                f"there is no role {role.arn}{only}",
+                f"role {role.arn} does not exist{only}",
                 "create it with aws iam create-role and the output of hyperpod-kit policy --trust",
             )
         elif not trusts_sagemaker(role_facts.trust, role.account):
             yield Finding(
                 "HPK-V203",
                 role.path,
-                f"{SERVICE} may not become {role.arn}",
-                "hyperpod-kit policy --trust prints the trust policy: aws iam update-assume-role-policy takes that",
+                f"{SERVICE} may not assume {role.arn}",
+                "hyperpod-kit policy --trust prints the trust policy: set it with aws iam update-assume-role-policy",
             )
 
 
@@ -68,8 +68,8 @@ def check_permissions(settings: Settings, facts: AccountFacts) -> Iterator[Findi
                 "HPK-V204",
                 permission.path,
                 f"role {role.name} may not {_denied_actions_text(refused)} on "
-                f"{_denied_resources_text(refused)}, and without that there is no "
-                f"{permission.purpose}{_extra_denial_reason_or_empty(refused)}",
+                f"{_denied_resources_text(refused)}, which is needed for: {permission.purpose}"
+                f"{_extra_denial_reason_or_empty(refused)}",
                 "set the output of hyperpod-kit policy with aws iam put-role-policy",
                 severity,
             )

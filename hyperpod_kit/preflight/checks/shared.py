@@ -34,7 +34,7 @@ def check_file_systems_exist_and_available(settings: Settings, facts: AccountFac
                 yield Finding(
                     "HPK-V401",
                     requested.path,
-                    f"there is no {service.name} file system `{requested.id}` in {requested.region}",
+                    f"{service.name} file system `{requested.id}` does not exist in {requested.region}",
                     f"{service.listing} --region {requested.region} lists them",
                 )
             elif isinstance(system, FileSystem) and system.state.lower() not in READY:
@@ -59,9 +59,9 @@ def check_mount_target_in_each_node_zone(settings: Settings, facts: AccountFacts
             yield Finding(
                 "HPK-V404",
                 existing.requested.path,
-                f"the mount targets of {existing.requested.id} are in {other_vpcs}, the nodes are in "
+                f"the mount targets of {existing.requested.id} are in {other_vpcs}, but the nodes are in "
                 f"{', '.join(sorted(vpcs))}",
-                "Use a file system of the nodes' VPC, or make its mount targets there",
+                "Use a file system in the nodes' VPC, or create its mount targets there",
             )
             continue
         missing = sorted(set(names) - {endpoint.zone for endpoint in vpc_endpoints if endpoint.ready})
@@ -97,7 +97,7 @@ def check_nfs_port(settings: Settings, facts: AccountFacts) -> Iterator[Finding]
             yield Finding(
                 "HPK-V405",
                 existing.requested.path,
-                f"TCP {format_ports(shut.ports)} is shut: {shut.where}",
+                f"TCP {format_ports(shut.ports)} is blocked: {shut.where}",
                 f"Allow it in {group}",
             )
 
@@ -120,8 +120,11 @@ def check_access_points_exist_and_match(settings: Settings, facts: AccountFacts)
             yield Finding(
                 "HPK-V406",
                 at,
-                f"there is no access point `{mount.access_point_id}`",
-                "hyperpod-kit users apply makes those of homes; others: aws efs describe-access-points",
+                f"access point `{mount.access_point_id}` does not exist",
+                (
+                    "hyperpod-kit users apply creates the access points of homes; for others see aws efs "
+                    "describe-access-points"
+                ),
             )
         elif isinstance(point, NotQueried):
             continue
@@ -130,11 +133,14 @@ def check_access_points_exist_and_match(settings: Settings, facts: AccountFacts)
                 "HPK-V407",
                 at,
                 f"access point `{mount.access_point_id}` belongs to {point.file_system_id}, not to {system.id}",
-                "Name the file system that it belongs to, or another access point",
+                "Write the file system that it belongs to, or another access point",
             )
         elif not point.ready:
             yield Finding(
-                "HPK-V408", at, f"access point `{mount.access_point_id}` is not available", "Wait, or make another one"
+                "HPK-V408",
+                at,
+                f"access point `{mount.access_point_id}` is not available",
+                "Wait, or create another one",
             )
 
 

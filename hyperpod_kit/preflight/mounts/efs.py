@@ -54,7 +54,7 @@ def required_role_permissions(carried: Carried, account: Account, role: NodeRole
     if arns:
         yield Permission(
             "FindMountTargets",
-            "finding the mount targets of EFS where the name does not resolve",
+            "finding the mount targets of EFS if the DNS name does not resolve",
             role.path,
             ("elasticfilesystem:DescribeMountTargets",),
             tuple(arns),
@@ -68,7 +68,7 @@ def fetch_file_system(client: QueryClient, requested: FileSystemQuery) -> Querie
     described = client.query_or_record_failure(
         "elasticfilesystem:DescribeFileSystems",
         requested.path,
-        f"whether {requested.id} is there",
+        f"whether {requested.id} exists",
         lambda: _none_on_error_code("FileSystemNotFound", lambda: calls.file_system(requested.id)),
     )
     if described is None or isinstance(described, NotQueried):
@@ -76,13 +76,13 @@ def fetch_file_system(client: QueryClient, requested: FileSystemQuery) -> Querie
     targets = client.query_or_record_failure(
         "elasticfilesystem:DescribeMountTargets",
         requested.path,
-        f"whether the nodes reach a mount target of {requested.id}",
+        f"whether the nodes can reach a mount target of {requested.id}",
         lambda: calls.mount_targets(requested.id),
     )
     policy = client.query_or_record_failure(
         "elasticfilesystem:DescribeFileSystemPolicy",
         requested.path,
-        f"whether the policy of {requested.id} lets the nodes in",
+        f"whether the policy of {requested.id} admits the nodes",
         lambda: calls.policy(requested.id),
     )
     endpoints: Queried[tuple[StorageEndpoint, ...]]
@@ -129,7 +129,7 @@ def _fetch_access_points(
         listing = client.query_or_record_failure(
             action,
             requested.path,
-            f"whether the access points of {requested.id} are there",
+            f"whether the access points of {requested.id} exist",
             lambda: [_parse_access_point(entry) for entry in calls.access_points(requested.id)],
         )
         if isinstance(listing, NotQueried):
@@ -141,7 +141,7 @@ def _fetch_access_points(
             points_by_id[point] = client.query_or_record_failure(
                 action,
                 requested.path,
-                f"whether access point {point} is there",
+                f"whether access point {point} exists",
                 lambda point=point: _parse_access_point(calls.access_point(point)),  # type: ignore[misc]
             )
     return {point: points_by_id[point] for point in requested.points}
@@ -183,18 +183,18 @@ def check_policy_admits_mounts(settings: Settings, facts: AccountFacts) -> Itera
                     yield Finding(
                         "HPK-V410",
                         role.path,
-                        f"the policy of {mount.file_system_id} does not let {role.arn} mount homes",
-                        "hyperpod-kit users apply puts a policy that lets the cluster's role in",
+                        f"the policy of {mount.file_system_id} does not allow {role.arn} to mount homes",
+                        "hyperpod-kit users apply sets a policy that admits the cluster's role",
                     )
         elif not mount.iam and not public_statement_names(document):
             let_in = any(has_allow_statement(document, role.arn, MOUNT) for role in execution_roles(settings))
-            advice = ", and let the role in"
+            advice = ", and allow the role in the policy"
             if let_in:
                 advice = ""
             yield Finding(
                 "HPK-V409",
                 f"{at}.iam",
-                f"the policy of {mount.file_system_id} requires IAM, and the mount does not use it",
+                f"the policy of {mount.file_system_id} requires IAM, but the mount does not use IAM",
                 "Set iam to true" + advice,
             )
 
@@ -213,7 +213,7 @@ def check_policy_admits_only_iam_clients(settings: Settings, facts: AccountFacts
             continue
         reason = "it has no policy"
         if open_to_all:
-            reason = f"its policy lets everybody in ({open_to_all[0]})"
+            reason = f"its policy allows every client ({open_to_all[0]})"
         if at == HOMES_PATH:
             path = at
         else:
@@ -221,9 +221,9 @@ def check_policy_admits_only_iam_clients(settings: Settings, facts: AccountFacts
         yield Finding(
             "HPK-V411",
             path,
-            f"{system.id}: {reason}: who reaches it over the network mounts it, as anybody he says he is, "
-            f"root included",
-            "Give it a policy that lets only the nodes' role in (ClientMount, ClientWrite), and set iam to true",
+            f"{system.id}: {reason}: anybody who can reach it over the network can mount it and act as any "
+            "user, root included",
+            "Give it a policy that allows only the nodes' role (ClientMount, ClientWrite), and set iam to true",
             WARNING,
         )
 

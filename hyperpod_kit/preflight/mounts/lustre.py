@@ -26,7 +26,7 @@ def efa_set_up_permission(carried: Carried, account: Account, role: NodeRole) ->
     if paths:
         yield Permission(
             "EfaLustre",
-            "the set-up of EFA to Lustre, without which nodes mount by TCP and say nothing",
+            "the set-up of EFA for Lustre, without which nodes mount over TCP without a warning",
             paths[0],
             ("fsx:DescribeFileSystems",),
             ("*",),

@@ -26,7 +26,7 @@ def check_volume_exists(mount: OpenZfsMount, config_path: str, system: FsxFileSy
         yield Finding(
             "HPK-V506",
             config_path,
-            f"{system.id} has no volume {mount.export}: it has {listed}",
+            f"{system.id} has no volume {mount.export}; its volumes: {listed}",
             "Name one of its volumes",
         )
 

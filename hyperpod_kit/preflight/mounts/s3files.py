@@ -33,7 +33,7 @@ def fetch_file_system(client: QueryClient, requested: FileSystemQuery) -> Querie
     described = client.query_or_record_failure(
         "s3files:GetFileSystem",
         requested.path,
-        f"whether {requested.id} is there",
+        f"whether {requested.id} exists",
         lambda: calls.file_system(requested.id),
     )
     if described is None or isinstance(described, NotQueried):
@@ -41,14 +41,14 @@ def fetch_file_system(client: QueryClient, requested: FileSystemQuery) -> Querie
     targets = client.query_or_record_failure(
         "s3files:ListMountTargets",
         requested.path,
-        f"whether the nodes reach a mount target of {requested.id}",
+        f"whether the nodes can reach a mount target of {requested.id}",
         lambda: calls.mount_targets(requested.id),
     )
     points = {
         point: client.query_or_record_failure(
             "s3files:GetAccessPoint",
             requested.path,
-            f"whether access point {point} is there",
+            f"whether access point {point} exists",
             lambda point=point: _parse_access_point(calls.access_point(point)),  # type: ignore[misc]
         )
         for point in requested.points

@@ -57,7 +57,7 @@ def with_fetched_security_groups(
     groups = client.query_or_record_failure(
         action,
         requested.path,
-        f"whether mount target {endpoint.id} of {requested.id} lets the nodes in",
+        f"whether mount target {endpoint.id} of {requested.id} admits the nodes",
         lambda: tuple(fetch_security_groups(endpoint.id)),
     )
     return replace(endpoint, groups=groups)

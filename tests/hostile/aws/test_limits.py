@@ -55,12 +55,12 @@ def test_a_service_that_does_not_come_to_an_end_is_given_up(
 ) -> None:
     liar.mode = mode
     caplog.set_level(logging.WARNING)
-    with pytest.raises(Unreachable, match="took too long"), translate_aws_errors("DescribeCluster", "demo"):
+    with pytest.raises(Unreachable, match="timed out"), translate_aws_errors("DescribeCluster", "demo"):
         sagemaker.describe_cluster(ClusterName="demo")
     assert liar.asked == ["DescribeCluster"] * 2
     assert [record.getMessage() for record in caplog.records if record.name == responses.__name__] == [
-        f"sagemaker: no answer for {SECONDS / 2:g} s; still waiting",
-        f"sagemaker: no whole answer within {SECONDS:g} s; asking again",
+        f"sagemaker: no response for {SECONDS / 2:g} s; still waiting",
+        f"sagemaker: no complete response within {SECONDS:g} s; retrying",
     ] * 2
 
 
@@ -72,7 +72,7 @@ def test_after_one_that_was_silent_nobody_waits_as_long_for_the_next(
     for _ in range(2):
         with pytest.raises(Unreachable), translate_aws_errors("DescribeCluster", "demo"):
             sagemaker.describe_cluster(ClusterName="demo")
-    assert [cast(Any, record.args)[1] for record in caplog.records if "asking again" in record.msg] == [SECONDS] * 2 + [
+    assert [cast(Any, record.args)[1] for record in caplog.records if "retrying" in record.msg] == [SECONDS] * 2 + [
         0.2
     ] * 2
     liar.mode = "good"
@@ -92,14 +92,14 @@ def test_what_is_said_of_a_shape(patient: Any, liar: Liar) -> None:
     liar.mode = "wrong6"
     with pytest.raises(UnreadableAnswer, match=r"0\.InstanceGroupName is missing"):
         patient.list_cluster_nodes(ClusterName="demo")
-    with pytest.raises(UnreadableAnswer, match="none of the members"):
+    with pytest.raises(UnreadableAnswer, match="none of this response's members"):
         patient.describe_cluster(ClusterName="demo")
     liar.mode = "trunc"
-    with pytest.raises(UnreadableAnswer, match="18 bytes that are no JSON"):
+    with pytest.raises(UnreadableAnswer, match="18 bytes that are not JSON"):
         patient.list_cluster_nodes(ClusterName="demo")
 
 
-@pytest.mark.parametrize(("tokens", "why"), [("aaa", "in a circle"), ("abcdefgh", "no end after 5 pages")])
+@pytest.mark.parametrize(("tokens", "why"), [("aaa", "form a cycle"), ("abcdefgh", "more than 5 pages")])
 def test_a_list_ends(tokens: str, why: str) -> None:
     left = iter(tokens)
     with pytest.raises(UnreadableAnswer, match=why):

@@ -84,5 +84,5 @@ class EndlessBody:
 def test_a_body_that_has_not_ended_in_time_is_no_whole_body() -> None:
     """The reader, which stops at its deadline, may come back before the one who waits for it has given it up."""
     for _ in range(20):
-        with pytest.raises(UnreadableAnswer, match="have not come within"):
+        with pytest.raises(UnreadableAnswer, match="did not arrive within"):
             responses.read_bounded_body(EndlessBody(), "GetObject", largest=1 << 40, seconds=0.01)

@@ -34,34 +34,49 @@ def client_error(code: str, status: int = 400) -> boto.ClientError:
         (
             boto.ReadTimeoutError(endpoint_url="http://h/"),
             Unreachable,
-            "Op x: http://h took too long",
+            "Op x: http://h timed out",
             "check the network",
         ),
-        (boto.NoCredentialsError(), NoCredentials, "Op x: there are no credentials", "aws sts get-caller-identity"),
-        (boto.NoRegionError(), Unreachable, "Op x: no region is named", "--region"),
-        (boto.InvalidRegionError(region_name="us east"), Unreachable, "Op x: Provided region", "a region is written"),
+        (boto.NoCredentialsError(), NoCredentials, "Op x: no credentials", "aws sts get-caller-identity"),
+        (boto.NoRegionError(), Unreachable, "Op x: no region is set", "--region"),
+        (
+            boto.InvalidRegionError(region_name="us east"),
+            Unreachable,
+            "Op x: Provided region",
+            "use the form us-east-1",
+        ),
         (boto.ProfileNotFound(profile="p"), NoCredentials, "Op x: The config profile", "aws configure list-profiles"),
-        (boto.UnauthorizedSSOTokenError(), NoCredentials, "Op x: there are no credentials", "aws sts"),
-        (client_error("ThrottlingException"), Throttled, "Op x: AWS turns calls away for now (Thr", "wait a minute"),
-        (client_error("SlowDown"), Throttled, "Op x: AWS turns calls away", "wait a minute"),
+        (boto.UnauthorizedSSOTokenError(), NoCredentials, "Op x: no credentials", "aws sts"),
+        (client_error("ThrottlingException"), Throttled, "Op x: AWS is throttling calls (Thr", "wait a minute"),
+        (client_error("SlowDown"), Throttled, "Op x: AWS is throttling calls", "wait a minute"),
         (client_error("ExpiredTokenException"), NoCredentials, "Op x: the credentials have expired", "log in again"),
-        (client_error("UnrecognizedClientException"), NoCredentials, "Op x: AWS does not know these", "aws sts"),
-        (client_error("RequestTimeTooSkewed"), NoCredentials, "Op x: RequestTimeTooSkewed", "does this machine"),
-        (client_error("InternalFailure", 500), Unreachable, "Op x: AWS has an error of its own", "again in a minute"),
+        (client_error("UnrecognizedClientException"), NoCredentials, "Op x: AWS does not recognize these", "aws sts"),
+        (
+            client_error("RequestTimeTooSkewed"),
+            NoCredentials,
+            "Op x: RequestTimeTooSkewed",
+            "check this machine's clock",
+        ),
+        (
+            client_error("InternalFailure", 500),
+            Unreachable,
+            "Op x: AWS reports an internal error",
+            "try again in a minute",
+        ),
         (
             boto.EndpointConnectionError(
                 endpoint_url="https://api.sagemaker.us-nowhere-1.amazonaws.com/?sig=1",
                 error="<urllib3 object>: Failed to resolve 'x' ([Errno -2] Name or service not known)",
             ),
             Unreachable,
-            "Op x: the name api.sagemaker.us-nowhere-1.amazonaws.com does not resolve",
-            "there is no network, or the region's name is wrong",
+            "Op x: the host name api.sagemaker.us-nowhere-1.amazonaws.com does not resolve",
+            "check the network and the region's name",
         ),
         (
             boto.SSLError(endpoint_url="https://h/x", error="certificate verify failed"),
             Unreachable,
-            "Op x: https://h cannot be trusted: certificate verify failed",
-            "AWS_CA_BUNDLE",
+            "Op x: the certificate of https://h is not trusted: certificate verify failed",
+            "set AWS_CA_BUNDLE",
         ),
         (ConnectionResetError("reset"), Unreachable, "Op x: does not answer: reset", "check the network"),
         (
@@ -88,7 +103,7 @@ def test_no_bucket_says_how_to_make_it() -> None:
 
 def test_a_member_that_is_not_there_is_the_answers_fault() -> None:
     with pytest.raises(
-        UnreadableAnswer, match="Op: the answer cannot be read: KeyError: 'x'"
+        UnreadableAnswer, match="Op: the response cannot be read: KeyError: 'x'"
     ) as caught, translate_aws_errors("Op"):
         raise KeyError("x")
     assert isinstance(caught.value.__cause__, KeyError)  # for --debug

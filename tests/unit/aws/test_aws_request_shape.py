@@ -26,10 +26,13 @@ def request(**changes: Any) -> dict[str, Any]:
         ({"InstanceGroupName": "a_b"}, "InstanceGroups[0].InstanceGroupName: `a_b` does not match"),
         (
             {"InstanceType": "ml.p99.large"},
-            "InstanceGroups[0].InstanceType: `ml.p99.large` is not known to botocore ",
+            "InstanceGroups[0].InstanceType: `ml.p99.large` is not a known ClusterInstanceType in botocore ",
         ),
         ({"InstanceCount": 7000}, "InstanceGroups[0].InstanceCount: 7000: expected 0 to 6758"),
-        ({"SlurmConfig": {"NodeType": "Worker"}}, "InstanceGroups[0].SlurmConfig.NodeType: `Worker` is not known"),
+        (
+            {"SlurmConfig": {"NodeType": "Worker"}},
+            "InstanceGroups[0].SlurmConfig.NodeType: `Worker` is not a known ClusterSlurmNodeType",
+        ),
         (
             {"SlurmConfig": {"NodeType": "Compute", "PartitionNames": ["a", "b"]}},
             "InstanceGroups[0].SlurmConfig.PartitionNames: 2 items: expected 0 to 1",
@@ -99,4 +102,4 @@ def test_a_field_that_the_installed_botocore_lacks_is_named(tmp_path: Path, monk
         "InstanceGroups[0].LifeCycleConfig.OnInitComplete",
         "InstanceGroups[0].SlurmConfig",
     ]
-    assert all(problem.newer and f"botocore {botocore.__version__} knows no such" in str(problem) for problem in found)
+    assert all(problem.newer and f"botocore {botocore.__version__} has no such" in str(problem) for problem in found)

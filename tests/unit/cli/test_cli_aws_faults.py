@@ -83,18 +83,18 @@ def test_turned_away_for_good(sky: Sky, hk: Hk, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(retry_while_throttled.__kwdefaults__ or {}, "patience", 0.0)
     sky.weather.sky = "throttle"
     assert one_sentence(hk("describe-cluster")) == (
-        "error: DescribeCluster demo: AWS turns calls away for now (ThrottlingException: Rate exceeded)"
+        "error: DescribeCluster demo: AWS is throttling calls (ThrottlingException: Rate exceeded)"
     )
-    assert "AWS turns calls away for now (SlowDown" in one_sentence(hk("upload"))
+    assert "AWS is throttling calls (SlowDown" in one_sentence(hk("upload"))
 
 
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
         ("expired", "the credentials have expired (ExpiredTokenException)"),
-        ("broken", "AWS has an error of its own (InternalFailure: We are looking into it)"),
-        ("region", "no region is named"),
-        ("keys", "there are no credentials to sign with: Unable to locate credentials"),
+        ("broken", "AWS reports an internal error (InternalFailure: We are looking into it)"),
+        ("region", "no region is set"),
+        ("keys", "no credentials to sign with: Unable to locate credentials"),
         ("network", "does not answer"),
     ],
 )
@@ -144,9 +144,9 @@ def test_the_endpoint_goes_down_in_the_middle_of_a_wait(sky: Sky, hk: Hk, monkey
         said = waiting.stderr.read()
     lines = said.splitlines()
     assert waiting.returncode == 3, said
-    assert [f"asking again ({turn} of 4)" in lines[turn - 1] for turn in range(1, 5)] == [True] * 4
+    assert [f"retrying ({turn} of 4)" in lines[turn - 1] for turn in range(1, 5)] == [True] * 4
     assert lines[-2] == f"error: DescribeCluster demo: {sky.url} does not answer"
-    assert lines[-1].endswith("`hyperpod-kit wait --cluster demo` goes on from here") and len(lines) == 6
+    assert lines[-1].endswith("`hyperpod-kit wait --cluster demo` continues from this point") and len(lines) == 6
     sky.control.script = [("InService", BOTH, "")]
     sky.come_back()
     assert hk("wait", "--interval", "0.2").code == 0

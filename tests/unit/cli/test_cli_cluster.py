@@ -193,15 +193,16 @@ def test_what_was_done_can_be_asked_for_again(cloud: Cloud, project: Path, hk: H
     file.write_text(file.read_text().replace('"count": 3', '"count": 4'))
     other = hk("create-cluster")
     assert other.code == 1
-    assert "differs in 1 place, first InstanceCount of worker-group: 3 there, 4 wanted" in other.err
+    assert "differs from the configuration in 1 place, first InstanceCount of worker-group" in other.err
+    assert ": 3 on AWS, 4 in the configuration" in other.err
     cloud.control.clusters["demo"]["Orchestrator"] = {"Slurm": {"SlurmConfigStrategy": "Merge"}}
     two = hk("create-cluster")
     strategy = '{"Slurm": {"SlurmConfigStrategy": "Merge"}}'
-    assert two.code == 1 and "differs in 2 places" in two.err and "'Slurm'" not in two.err
-    assert f"Orchestrator of cluster: {strategy} there, - wanted" in two.err
+    assert two.code == 1 and "differs from the configuration in 2 places" in two.err and "'Slurm'" not in two.err
+    assert f"Orchestrator of cluster: {strategy} on AWS, - in the configuration" in two.err
     cloud.control.script = [("Failed", {}, "no capacity")]
     failed = hk("create-cluster")
-    assert failed.code == 1 and "it is Failed: no capacity\nhint: hyperpod-kit delete-cluster" in failed.err
+    assert failed.code == 1 and "with status Failed: no capacity\nhint: hyperpod-kit delete-cluster" in failed.err
     assert hk("delete-cluster", "--yes").code == 0
     nothing = hk("delete-cluster", "--yes", "--wait", "--json")
     assert nothing.code == 0 and "nothing to delete" in nothing.err and json.loads(nothing.out)["status"] == "gone"
@@ -211,7 +212,7 @@ def test_a_deletion_that_is_under_way_is_waited_for(cloud: Cloud, project: Path,
     put_cluster(cloud.control, hk)
     cloud.control.script = [("Deleting", {}, ""), ("Deleting", {}, ""), ("Deleting", {}, "an ENI is in use")]
     late = hk("delete-cluster", "--wait", "--interval", "0.2", "--timeout", "1")
-    assert late.code == 3 and "is being deleted already" in late.err and "still there after 1 s" in late.err
+    assert late.code == 3 and "is already being deleted" in late.err and "still exists after 1 s" in late.err
     assert list(cloud.control.clusters) == ["demo"]
 
 

@@ -120,7 +120,7 @@ def test_an_interview(tmp_path: Path) -> None:
         ("Instance type of a login node", "ml.c5.large"),
         ("Instance type of the workers [ml.p5.48xlarge]", "ml.p99.48xlarge"),
     )
-    terminal.until("`ml.p99.48xlarge` is not known to botocore")
+    terminal.until("`ml.p99.48xlarge` is not a known ClusterInstanceType in botocore")
     terminal.answer(("Instance type of the workers", ""), ("Number of workers [1]", "many"))
     terminal.until("many: expected a whole number")
     terminal.answer(

@@ -75,20 +75,20 @@ GROUPS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"SoftwareUpdateStatus": "RollbackComplete", "TargetStateCount": 3},
-        "worker-group: the last software update was not made (RollbackComplete): 3 of 3 nodes run the image that they",
+        "worker-group: the last software update failed (RollbackComplete): 3 of 3 nodes run the target image",
     ),
-    ({"Status": "SystemUpdating"}, "worker-group: software is being updated"),
-    ({"TrainingPlanStatus": "Expired"}, "worker-group: training plan Expired: no node comes from it any more"),
-    ({"TrainingPlanStatus": "Scheduled"}, "worker-group: training plan Scheduled: no node comes from it yet"),
+    ({"Status": "SystemUpdating"}, "worker-group: software update in progress"),
+    ({"TrainingPlanStatus": "Expired"}, "worker-group: training plan Expired: it provides no nodes any more"),
+    ({"TrainingPlanStatus": "Scheduled"}, "worker-group: training plan Scheduled: it provides no nodes yet"),
     (
         {"ImageVersionStatus": "SecurityUpdateRequired", "CurrentImageReleaseVersion": "1.2.0"},
         "worker-group: image 1.2.0: SecurityUpdateRequired",
     ),
     (
         {"ImageVersionStatus": "UpdateAvailable", "CurrentImageReleaseVersion": "1.2.0"},
-        "worker-group: a newer image is there than 1.2.0",
+        "worker-group: a newer image than 1.2.0 is available",
     ),
-    ({"CapacityRequirements": {"Spot": {}}}, "worker-group: Spot: AWS may take its nodes away"),
+    ({"CapacityRequirements": {"Spot": {}}}, "worker-group: Spot: AWS may reclaim its nodes"),
     (
         {"InstanceTypeDetails": [{"InstanceType": "ml.p5.48xlarge", "CurrentCount": 2}]},
         "worker-group: types: 2 ml.p5.48xlarge",
@@ -105,7 +105,7 @@ GROUPS: list[tuple[dict[str, Any], str]] = [
                 "DesiredPatchSchedule": {"NextPatchDate": 1767312000.0},
             }
         },
-        "worker-group: next patch (WhenIdle): 2026-01-01 00:00:00Z, to be moved to 2026-01-02 00:00:00Z",
+        "worker-group: next patch (WhenIdle): 2026-01-01 00:00:00Z, will change to 2026-01-02 00:00:00Z",
     ),
 ]
 
@@ -143,14 +143,14 @@ def test_a_plan_that_has_ended_makes_a_cluster_unwell(made: Cloud, hk: Hk, monke
     unwell = hk("diagnose", "--json")
     assert unwell.code == 1
     assert json.loads(unwell.out)["groups"]["worker-group"]["troubles"] == [
-        "training plan Expired: no node comes from it any more"
+        "training plan Expired: it provides no nodes any more"
     ]
 
 
 def test_until_when_a_plan_serves(made: Cloud, hk: Hk) -> None:
     made.control.clusters["demo"]["InstanceGroups"][1]["TrainingPlanArn"] = PLAN
     unknown = hk("describe-cluster")
-    assert unknown.code == 0 and "training plan mine: until when is not known: DescribeTrainingPlan" in unknown.out
+    assert unknown.code == 0 and "training plan mine: end unknown: DescribeTrainingPlan" in unknown.out
     made.control.plans[PLAN] = {
         "Status": "Active",
         "EndTime": 1767225600.0,

@@ -113,7 +113,7 @@ def test_a_batch_without_a_size_is_a_usage_error(words: str) -> None:
 
 
 def test_a_pause_needs_batches() -> None:
-    with pytest.raises(UsageError, match="needs a size"):
+    with pytest.raises(UsageError, match="--pause needs --batch"):
         software.parse_rollout(None, 60)
     assert software.parse_rollout(None, 0).to_request() == {}
     assert software.parse_rollout("3", 5).to_request()["RollingUpdatePolicy"]["MaximumBatchSize"]["Value"] == 3

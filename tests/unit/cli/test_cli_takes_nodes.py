@@ -197,7 +197,7 @@ def test_a_node_has_the_same_names_for_every_command(
     assert f"i-{1:08x}{0:09x}" in str(answers[0]), answers
     unknown = ("--node", "ip-10-0-1-99") if name == "events" else ("ip-10-0-1-99",)
     refused = hk(name, *unknown, *NAMED[name])
-    assert refused.code == 3 and "there is no node `ip-10-0-1-99`" in refused.err, refused
+    assert refused.code == 3 and "no such node: `ip-10-0-1-99`" in refused.err, refused
 
 
 def test_no_command_to_which_a_node_is_named_is_missing_here() -> None:

@@ -138,16 +138,16 @@ def test_an_access_point_that_somebody_else_made_is_taken(aws: Any, settings: Se
     [
         (
             {"users": (replace(ALICE, uid=2005), BOB)},
-            "acts as 2001:2001 in /home/alice, the configuration says 2005:2001",
+            "acts as 2001:2001 in /home/alice, but the configuration has 2005:2001",
         ),
         (
             {"users": (replace(ALICE, gid=2005), BOB)},
-            "acts as 2001:2001 in /home/alice, the configuration says 2001:2005",
+            "acts as 2001:2001 in /home/alice, but the configuration has 2001:2005",
         ),
         ({"users": (replace(ALICE, name="carol"),)}, "uid 2001 is alice's"),
         (
             {"directory": "/people"},
-            "acts as 2001:2001 in /home/alice, the configuration says 2001:2001 in /people/alice",
+            "acts as 2001:2001 in /home/alice, but the configuration has 2001:2001 in /people/alice",
         ),
     ],
 )
@@ -187,7 +187,7 @@ def test_a_policy_that_lets_everyone_in_is_not_left_standing(aws: Any, settings:
 
 def test_without_homes_there_is_nothing_to_do(settings: Settings) -> None:
     for change in ({"homes": None}, {"users": ()}):
-        with pytest.raises(UsageError, match="no access points to make"):
+        with pytest.raises(UsageError, match="no access points to create"):
             observe(replace(settings, **change))
 
 
@@ -232,10 +232,11 @@ def test_the_number_of_a_group_is_given_to_no_other(aws: Any, settings: Settings
     apply(replace(settings, groups=(VISION,)))
     other = observe(replace(settings, groups=(Group("speech", 3001),)))
     assert [item.detail for item in other.conflicts] == [
-        f"gid 3001 is the group vision's: {other.orphans[0].id} (the group vision) acts as whoever asks in /home/vision"
+        f"gid 3001 is the group vision's: {other.orphans[0].id} (the group vision) "
+        "acts as the calling user in /home/vision"
     ]
     moved = observe(replace(settings, groups=(Group("vision", 3009),)))
-    assert "the configuration says whoever asks, in group 3009, in /home/vision" in moved.conflicts[0].detail
+    assert "the configuration has the calling user, in group 3009, in /home/vision" in moved.conflicts[0].detail
 
 
 # What moto does not do.
@@ -305,7 +306,7 @@ def test_a_new_access_point_is_waited_for_with_a_bound() -> None:
         for _ in range(100):
             stub.add_response("describe_access_points", {"AccessPoints": [creating]})
         # A policy that names what cannot be mounted would be a call that the stub does not expect.
-        with pytest.raises(WaitTimeout, match="after 120 s not available: fsap-00000000000000001"):
+        with pytest.raises(WaitTimeout, match="not available after 120 s: fsap-00000000000000001"):
             run()
 
 

@@ -53,7 +53,7 @@ def test_a_node_has_three_names() -> None:
     nodes = list_nodes(Fleet(), "demo")
     assert [node.instance_id for node in resolve_nodes(nodes, ["w/1", "10.0.0.9", "i-0"])] == ["i-2", "i-1", "i-0"]
     for wrong in ("w/2", "w", "i-9", "w/x"):
-        with pytest.raises(Absent, match=f"there is no node `{wrong}`"):
+        with pytest.raises(Absent, match=f"no such node: `{wrong}`"):
             resolve_nodes(nodes, [wrong])
 
 
@@ -75,9 +75,9 @@ def test_a_node_goes_by_each_of_its_names(name: str) -> None:
 def test_an_address_that_several_nodes_have_is_refused_unless_all_but_one_are_gone(name: str) -> None:
     assert resolve_nodes([GONE, WORKER], [name]) == [WORKER] and resolve_nodes([GONE], [name]) == [GONE]
     for nodes in ([WORKER, TWIN], [GONE, WORKER, TWIN]):
-        with pytest.raises(UsageError, match=r"names 2 nodes: i-1 \(w, Running\), i-2 \(x, Pending\)") as refused:
+        with pytest.raises(UsageError, match=r"matches 2 nodes: i-1 \(w, Running\), i-2 \(x, Pending\)") as refused:
             resolve_nodes(nodes, [name])
-        assert refused.value.hint == "name it by its instance id"
+        assert refused.value.hint == "use its instance id"
         assert resolve_nodes(nodes, ["i-2"]) == [TWIN]
 
 
@@ -85,7 +85,7 @@ def test_an_address_that_several_nodes_have_is_refused_unless_all_but_one_are_go
     "name", ["", "ip", "ip-10-1-42", "ip-10-1-42-1", "ip-10-1-42-180", "ip-10-1-42-18x", "10.1.42"]
 )
 def test_a_name_that_only_resembles_one_is_no_nodes(name: str) -> None:
-    with pytest.raises(Absent, match=f"there is no node `{name}`"):
+    with pytest.raises(Absent, match=f"no such node: `{name}`"):
         resolve_nodes([WORKER, OTHER, COMING], [name])
 
 

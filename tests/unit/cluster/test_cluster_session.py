@@ -74,7 +74,7 @@ def test_the_controller_is_meant_when_nobody_is_named() -> None:
     assert choose_default_node(NODES, live("head"), None) == NODES[0]
     assert choose_default_node(NODES, live(), "head") == NODES[0]
     assert choose_default_node(NODES[2:3], live(), None) == NODES[2]
-    with pytest.raises(UsageError, match="which node"):
+    with pytest.raises(UsageError, match="specify a node"):
         choose_default_node(NODES, live(), None)
 
 
@@ -90,7 +90,7 @@ def test_ssh_straight_to_the_address() -> None:
     assert argv[0] == "ssh" and argv[-2:] == ("10.0.0.3", "ls 'a b'")
     assert "IdentityFile=/k/id" in argv and "Port=2222" in argv and "UserKnownHostsFile=/k/known" in argv
     assert ssh_program(NODES[2], SshLogin("root")).argv == ("ssh", "-o", "User=root", "10.0.0.3")
-    with pytest.raises(ClusterError, match="returns no address"):
+    with pytest.raises(ClusterError, match="returned no address"):
         ssh_program(ClusterNode("w", "i-1", "", "Running", "", "", ""), access)
 
 

@@ -115,7 +115,7 @@ def test_groups_come_and_go_and_the_request_is_one_that_aws_takes() -> None:
     found = plan_update(answer, WANTED)
     assert [(change.where, change.note, change.destroys) for change in found.changes] == [
         ("work", "a new group", 0),
-        ("old", "the group goes", 2),
+        ("old", "the group is removed", 2),
     ]
     assert found.request["InstanceGroupsToDelete"] == ["old"] and "VpcConfig" not in found.request
     assert request_shape.find_request_problems("sagemaker", "UpdateCluster", found.request) == []
@@ -188,7 +188,7 @@ def test_what_is_to_be_replaced_and_what_there_will_be() -> None:
 @pytest.mark.parametrize("status", ["Updating", "Failed", "SystemUpdating"])
 def test_a_change_that_aws_would_turn_away_is_not_sent(status: str) -> None:
     found = plan_update(live(TargetCount=2), wanted())
-    with pytest.raises(ClusterError, match=f"cluster demo is {status}: broke; AWS takes a change") as caught:
+    with pytest.raises(ClusterError, match=f"cluster demo is {status}: broke; AWS accepts changes only") as caught:
         require_aws_would_accept_update({**live(), "ClusterStatus": status, "FailureMessage": "broke"}, found)
     verb = "diagnose" if status == "Failed" else "wait"
     assert caught.value.hint == f"hyperpod-kit {verb} --cluster demo, then repeat the command"

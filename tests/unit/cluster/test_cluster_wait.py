@@ -133,12 +133,12 @@ def test_a_few_unanswered_polls_do_not_end_it() -> None:
     noted: list[str] = []
     cloud = Scripted(down, down, down, down, ("InService", {"Running": 2}, ""))
     assert go(wait_ready, cloud, note=noted.append).ready
-    assert noted[0] == "down; asking again (1 of 4)" and len(noted) == 4
+    assert noted[0] == "down; retrying (1 of 4)" and len(noted) == 4
     cloud = Scripted(down)
     with pytest.raises(Unreachable, match=r"^down$") as caught:
         go(wait_ready, cloud)
     assert cloud.polls == 5
-    assert caught.value.hint == "look at the cable; `hyperpod-kit wait --cluster demo` goes on from here"
+    assert caught.value.hint == "look at the cable; `hyperpod-kit wait --cluster demo` continues from this point"
 
 
 @pytest.mark.parametrize("function", [wait_ready, wait_deleted])
@@ -146,13 +146,17 @@ def test_without_credentials_there_is_no_sense_in_asking_again(function: Callabl
     cloud = Scripted(("Creating", {}, ""), NoCredentials("expired", hint="log in"), ("Creating", {}, ""))
     with pytest.raises(NoCredentials, match="expired") as caught:
         go(function, cloud)
-    assert cloud.polls == 2 and "goes on from here" in (caught.value.hint or "")
+    assert cloud.polls == 2 and "continues from this point" in (caught.value.hint or "")
 
 
 def test_a_change_is_not_done_before_aws_aims_at_it() -> None:
     """UpdateCluster has returned, and DescribeCluster still tells the old counts."""
     cloud = Scripted(("InService", {"Running": 2}, ""), ("InService", {"Running": 2}, ""))
-    with pytest.raises(WaitTimeout, match=r"w 2 of 2 running, w: 3 wanted, 2 is what AWS aims at, v: 1 wanted, 0 is"):
+    with pytest.raises(
+        WaitTimeout,
+        match=r"w 2 of 2 running, w: the configuration has 3, AWS's target is 2, "
+        r"v: the configuration has 1, AWS's target is 0",
+    ):
         go(wait_ready, cloud, desired={"w": 3, "v": 1})
     cloud.target = 3
     assert go(wait_ready, Scripted(("InService", {"Running": 3}, ""), target=3), desired={"w": 3}).ready
@@ -161,7 +165,10 @@ def test_a_change_is_not_done_before_aws_aims_at_it() -> None:
 def test_a_change_that_aws_takes_back_is_a_failure() -> None:
     rolled_back = ("InService", {"Running": 2}, "no capacity")
     cloud = Scripted(("Updating", {"Running": 2}, ""), ("RollingBack", {"Running": 2}, ""), rolled_back)
-    with pytest.raises(ClusterFailed, match="the change of cluster demo failed: no capacity; w: 3 wanted, 2 is"):
+    with pytest.raises(
+        ClusterFailed,
+        match="the change of cluster demo failed: no capacity; w: the configuration has 3, AWS's target is 2",
+    ):
         go(wait_ready, cloud, desired={"w": 3})
     assert cloud.polls == 3
     # Without a wish AWS's own counts are believed, and its message is the caller's to tell.
@@ -205,7 +212,7 @@ def test_where_nodes_come_continuously_failures_are_told_once_and_waiting_goes_o
     assert noted == ["w i-1: Instance creation failed: reason of e1"]
     late = Scripted(("InService", {"Running": 1}, ""), continuous=True)
     late.events = [event(1)]
-    with pytest.raises(WaitTimeout, match="last trouble: w i-1: Instance creation failed: reason of e1"):
+    with pytest.raises(WaitTimeout, match="last error: w i-1: Instance creation failed: reason of e1"):
         go(wait_ready, late)
 
 
@@ -233,7 +240,7 @@ def test_deleted_means_that_aws_does_not_know_it() -> None:
 def test_a_deletion_can_fail_and_take_too_long() -> None:
     with pytest.raises(ClusterFailed, match="could not be deleted: an ENI is in use"):
         go(wait_deleted, Scripted(("Failed", {}, "an ENI is in use")))
-    with pytest.raises(WaitTimeout, match="still there after 100 s"):
+    with pytest.raises(WaitTimeout, match="still exists after 100 s"):
         go(wait_deleted, Scripted(("Deleting", {}, "")))
 
 
@@ -261,4 +268,4 @@ def test_one_look() -> None:
 
 def test_a_group_whose_nodes_are_not_listed_says_so() -> None:
     state = ClusterState("demo", "InService", "", (GroupState("w", 3, 3, {}), GroupState("spare", 0, 0, {})))
-    assert not state.ready and state.line() == "InService · w 3/3 (none of them is listed) · spare 0/0"
+    assert not state.ready and state.line() == "InService · w 3/3 (none is listed) · spare 0/0"

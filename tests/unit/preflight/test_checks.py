@@ -210,6 +210,6 @@ def test_a_group_with_a_network_of_its_own_is_judged_by_it(right: Case) -> None:
 def test_the_reason_of_a_refusal_is_named(right: Case) -> None:
     limits = ("a service control policy",)
     (found,) = check.run_all_preflight_checks(*refused(right, "MountData", "s3:GetObject", limits=limits))
-    assert found.message.endswith("there is no mount `data` (a service control policy)")
+    assert found.message.endswith("which is needed for: mount `data` (a service control policy)")
     (found,) = check.run_all_preflight_checks(*refused(right, "MountData", "s3:GetObject", "explicitDeny"))
     assert found.message.endswith("(a statement denies it)")

@@ -61,7 +61,7 @@ def _plan_sentence(plans: TrainingPlans, arn: str) -> str:
         plan = plans.describe_training_plan(arn)
     except AwsError as err:
         return f"training plan {name}: end unknown: {err.message}"
-    ends = format_utc(plan.get("EndTime")) or "unknown"
+    ends = format_utc(plan.get("EndTime")) or "at an unknown time"
     free = plan.get("AvailableInstanceCount")
     rest = ""
     if free is not None:

@@ -33,7 +33,7 @@ def open_existing_root_as_owner(args: argparse.Namespace) -> Store:
 def ls(args: argparse.Namespace) -> int:
     """Print the checkpoints, newest first."""
     if args.limit < 0:
-        raise UsageError(f"--limit {args.limit}: expected 0 (all) or a number of checkpoints")
+        raise UsageError(f"--limit {args.limit}: expected 0 (all) or the number of newest checkpoints")
     store = open_existing_root_as_owner(args)
     pinned, leased, proved = (
         pins.pinned_checkpoints(store),

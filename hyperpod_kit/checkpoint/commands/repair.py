@@ -142,7 +142,7 @@ def _run_of_id_prefix_if_given(store: Store, run_id_prefix: Optional[str], evide
     if len(matching) != 1:
         raise CheckpointError(
             f"{len(matching)} runs of {store.url} have an id that begins with {run_id_prefix!r}, expected 1: "
-            f"{', '.join(sorted(map(str, runs.values()))) or 'its owner is unknown'}"
+            f"{', '.join(sorted(map(str, runs.values()))) or 'the owner of the root is unknown'}"
         )
     return matching[0]
 

@@ -131,9 +131,10 @@ def _print_mixing(measured: _DefaultMixing | None) -> None:
     if mixing.share_of_uniform < WELL_MIXED:
         terminal.print_stdout(
             "hint: if neighbours are alike, a batch is less varied than a random one. Each lane of the order keeps a "
-            "row group, or a member, in memory: use more lanes, for example IndexedDataset(index, memory=1 << 30) "
-            f"and order=SpreadOrder(len(data), seed, block={measured.order.block}, lanes={LANES}), or write smaller "
-            "ones"
+            "row group, or a member, in memory: use more lanes and memory, for example "
+            "IndexedDataset(index, memory=1 << 30) and "
+            f"order=SpreadOrder(len(data), seed, block={measured.order.block}, lanes={LANES}), or write smaller row "
+            "groups or members"
         )
 
 

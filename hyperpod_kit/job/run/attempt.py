@@ -352,7 +352,7 @@ def end_leftover_steps(context: RunContext, limit: float) -> List[str]:
     scheduler, job = context.scheduler, context.job
     remaining = scheduler.kill_ranks(job)
     if remaining:
-        message = f"{', '.join(remaining)} still runs in Slurm: cancelled, waiting {limit:g} s at most"
+        message = f"Slurm still runs {', '.join(remaining)}: cancelled, waiting {limit:g} s at most"
         context.report("sweep", message, steps=remaining)
     while remaining and time.monotonic() < end:
         context.signals.pause_until_stop_or_warning(0.5)

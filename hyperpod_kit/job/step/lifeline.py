@@ -305,7 +305,7 @@ class Lifeline:
             return
         if not env.get(HPK_ATTEMPT_KEY):
             print(
-                f"hyperpod-kit: `job run` is of an older release than {node} has, which gets no lifeline: `job run` "
+                f"hyperpod-kit: `job run` is of an older release than {node}, which gets no lifeline: `job run` "
                 "does not notice a dead slurmstepd there",
                 file=sys.stderr,
             )

@@ -144,7 +144,7 @@ def decide_which_state_copy_goes_on(
             hint="`hyperpod-kit node apply --slurm-state shared`, or `own`: Slurm loses the jobs that only the other "
             "copy has, and the other directory is set aside",
         )
-    return StateDecision(choice, f"of the two copies of Slurm's state, the {choice.value} copy is used: {both}")
+    return StateDecision(choice, f"of the two copies of Slurm's state, `{choice.value}` is used: {both}")
 
 
 def make_chosen_copy_the_shared_one(

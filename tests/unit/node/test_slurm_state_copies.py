@@ -407,9 +407,9 @@ def test_equal_job_numbers_need_one_slurmctld_that_saved_both(
         assert slurm.state(job) == "RUNNING" and not list(Path(where.base).glob("slurmctld.kept-*"))
         return
     planned = controller.describe_pending_hooks_and_state_move(node)
-    assert "of the two copies of Slurm's state, the own copy is used: shared is " in planned, planned
+    assert "of the two copies of Slurm's state, `own` is used: shared is " in planned, planned
     changed, notes = controller.install_hooks_and_move_state(node)
-    assert changed and any("the own copy is used: shared is " in note for note in notes), notes
+    assert changed and any("`own` is used: shared is " in note for note in notes), notes
     assert "JobName=once-more" in slurm.call("scontrol", "show", "job", job) and slurm.state(job) == "RUNNING"
 
 

@@ -123,7 +123,7 @@ def _plugin_findings(facts: PlaneFacts) -> Iterator[SlurmFinding]:
             UNBUILT,
             f"this Slurm lacks the kit's plugin, and it cannot be built on this node: {facts.unbuildable}: sbatch has "
             "no option --auto-resume, and a bare srun gets no checkpoint to resume from",
-            "`hyperpod-kit job submit` and `job run` do without it; or install install Slurm's headers and a "
+            "`hyperpod-kit job submit` and `job run` do without it; or install Slurm's headers and a "
             "compiler on this node, then: hyperpod-kit node slurm --mend",
             fault=False,
         )

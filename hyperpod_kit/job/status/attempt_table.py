@@ -48,7 +48,7 @@ def _steps_done_twice_sentence(totals: Totals) -> str:
     steps_text = f"{_counted(totals.lost, 'step')} done twice"
     if not totals.untold:
         return steps_text
-    return f"at least {steps_text} ({_counted(totals.untold, 'attempt')} did not record their last step)"
+    return f"at least {steps_text} ({_counted(totals.untold, 'attempt')} did not record a last step)"
 
 
 def _counted(number: int, noun: str) -> str:

@@ -101,7 +101,7 @@ def test_the_table_says_who_and_why() -> None:
     assert "crash: rank 1 on n<2>" in lines[1] and re.search(r"2 min 10 s +0 +130 +30 ", lines[1])
     assert lines[-1] == (
         "4 attempts, 5 min 0 s from the first start to the last end, "
-        "at least 30 steps done twice (1 attempt did not record their last step)"
+        "at least 30 steps done twice (1 attempt did not record a last step)"
     )
 
 
@@ -217,7 +217,7 @@ def test_a_job_is_found_by_its_id_and_by_its_place_in_an_array(tmp_path: Path) -
     ("reached", "sentence"),
     [
         ((None, None), "the number of steps done twice is unknown: no attempt recorded its last step"),
-        ((30, None), "at least 5 steps done twice (1 attempt did not record their last step)"),
+        ((30, None), "at least 5 steps done twice (1 attempt did not record a last step)"),
         ((30, 40), "15 steps done twice"),
     ],
 )

@@ -164,7 +164,7 @@ class TrainerLoader(ElasticLoader):
         """Go to a position of a checkpoint. Raises CheckpointError."""
         if state.get("samples_of_a_step") != self.samples_of_a_step:
             raise CheckpointError(
-                f"a step has {self.samples_of_a_step} samples, but {state.get('samples_of_a_step')} in the "
+                f"a step has {self.samples_of_a_step} samples, but had {state.get('samples_of_a_step')} in the "
                 "checkpoint; the Trainer counts steps",
                 hint="keep ranks x per_device_train_batch_size x gradient_accumulation_steps unchanged",
             )

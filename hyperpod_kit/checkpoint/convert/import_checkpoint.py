@@ -106,7 +106,7 @@ def _require_step_in_name(path: Path) -> int:
     """The last number in its name. Raises UsageError where there is none."""
     numbers = re.findall(r"\d+", path.resolve().name)
     if not numbers:
-        raise UsageError(f"{path} does not contain its step", hint="--step NUMBER")
+        raise UsageError(f"{path} has no step in its name", hint="--step NUMBER")
     return int(numbers[-1])
 
 

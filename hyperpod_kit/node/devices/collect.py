@@ -172,7 +172,7 @@ def _outcome_and_parsed(
     if not output.in_time:
         return ProgramOutcome(NO_ANSWER), nothing
     if not output.complete:
-        return ProgramOutcome(UNREADABLE, "its output is too large"), nothing
+        return ProgramOutcome(UNREADABLE, "it is too large"), nothing
     if not output.text.strip():
         if may_be_silent:
             silent = ProgramOutcome(ANSWERED)

@@ -166,7 +166,7 @@ def test_the_position_counts_what_the_trainer_received(tmp_path, workers):
 def test_a_position_of_another_step_or_of_none_is_refused(tmp_path):
     trainer(tmp_path, max_steps=4).train()
     assert read_checkpoint_position(tmp_path / "checkpoint-4")["position"] == 16
-    with pytest.raises(CheckpointError, match="a step has 8 samples, but 4 in the checkpoint"):
+    with pytest.raises(CheckpointError, match="a step has 8 samples, but had 4 in the checkpoint"):
         trainer(tmp_path, per_device_train_batch_size=8).train(resume_from_checkpoint=True)
     found = trainer(tmp_path, per_device_train_batch_size=2, gradient_accumulation_steps=2)
     assert found.train(resume_from_checkpoint=True).global_step == 10

@@ -206,7 +206,7 @@ def test_all_ranks_find_rank_0_where_the_soft_limit_is_too_low() -> None:
 
 def test_too_few_descriptors_for_the_ranks_are_refused_in_words() -> None:
     with limited(FABRIC, "as it is", MANY - 1) as head:
-        assert head.hear() == ("rank 0's agent needs 363 descriptors for 300 ranks, 256 but its node")
+        assert head.hear() == ("rank 0's agent needs 363 descriptors for 300 ranks, but its node allows 256")
 
 
 def test_ranks_that_come_while_descriptors_are_out_are_let_in_later() -> None:

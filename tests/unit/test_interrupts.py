@@ -90,7 +90,7 @@ def filled(tmp_path: Path) -> Iterator[List[str]]:
 
 
 def another_fills(log: str) -> bool:
-    return "it is waited for" in log
+    return "waiting for it" in log
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_too_many_are_an_error(data):
 def test_data_that_is_all_bad_is_an_error(tmp_path):
     (tmp_path / "a.jsonl").write_text("{\n" * 10)
     data = IndexedDataset(build_index([str(tmp_path)]).index)
-    with pytest.raises(BadRecord, match="none of the 10 behind it"):
+    with pytest.raises(BadRecord, match="none of the 10 samples after it"):
         list(ElasticLoader(data, 2, collate_fn=list, on_bad="skip"))
 
 

@@ -62,7 +62,7 @@ def test_compressed_lines_across_members(tmp_path_factory, ending, lines, data):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compressed, "_PIECE_BYTES", 7)
         if not wanted:
-            with pytest.raises(DataError, match="no sample"):
+            with pytest.raises(DataError, match="without any sample"):
                 indexed(folder)
             return
         assert every(indexed(folder, memory=10)) == wanted

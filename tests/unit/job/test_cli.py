@@ -86,7 +86,7 @@ def test_errors_have_a_hint_and_an_exit_code() -> None:
 
 def test_a_root_that_is_not_there_is_no_job_without_attempts(tmp_path: Path) -> None:
     for words in (["--root", str(tmp_path / "nope")], ["7", "--root", str(tmp_path / "nope")]):
-        with pytest.raises(Absent, match="nope is not there") as caught:
+        with pytest.raises(Absent, match="no such directory: .*nope") as caught:
             cli.main(["status", *words])
         assert caught.value.exit_code == 3 and caught.value.hint
     assert cli.main(["status", "--root", str(tmp_path)]) == 0, "nobody has run a job there yet"
@@ -103,7 +103,7 @@ def test_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["attempts"] == []
     with pytest.raises(Absent, match="no attempt of job 9"):
         cli.main(["status", "9", "--root", str(tmp_path)])
-    with pytest.raises(UsageError, match="neither"):
+    with pytest.raises(UsageError, match="no job and no root"):
         cli.main(["status"])
     (tmp_path / ".hpk").mkdir()
     (tmp_path / ".hpk" / "attempts.jsonl").mkdir()

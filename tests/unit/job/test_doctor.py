@@ -185,7 +185,7 @@ def test_a_hook_that_is_gone_or_somebody_elses(tmp_path: Path) -> None:
 
     assert problem() == "is not set"
     assert problem("/etc/other.sh") == "is /etc/other.sh"
-    assert problem(str(ours)).endswith("is not there")
+    assert problem(str(ours)).endswith("does not exist")
     ours.write_text("#!/bin/bash\n")
     assert problem("/etc/a.sh", str(ours)).endswith("is not executable")
     os.chmod(ours, 0o755)

@@ -83,7 +83,7 @@ def test_with_a_new_database_slurmctld_starts_without_its_own_id(make_node: Any,
         cluster_id.rename_file_with_own_id(str(state), "demo")
     fake.runner.calls.clear()
     changed, notes = controller.install_hooks_and_move_state(node)
-    assert changed and any("its own, 1868" in note for note in notes) == (not killed)
+    assert changed and any("its old id, 1868" in note for note in notes) == (not killed)
     assert (state / cluster_id.KEPT).read_text() == "demo|1868" and not (state / "clustername").exists()
     assert "systemctl start slurmctld.service" in fake.runner.calls
     assert not cluster_id.is_database_new(node)

@@ -131,7 +131,7 @@ def test_files_of_an_older_home_are_not_hidden(fake: Any) -> None:
     (fake.root / "home/alice").mkdir(parents=True)
     (fake.root / "home/alice/thesis.tex").write_text("x")
     (fake.root / "home/bob").mkdir()
-    with pytest.raises(NodeError, match="/home/alice is there already") as caught:
+    with pytest.raises(NodeError, match="/home/alice already exists") as caught:
         homes.ensure_homes(fake.node)
     assert "bob" not in caught.value.message and os.path.islink(fake.root / "home/bob")
     assert (fake.root / "home/alice/thesis.tex").exists()

@@ -86,7 +86,7 @@ def test_errors_have_a_hint_and_an_exit_code() -> None:
 
 def test_a_root_that_is_not_there_is_no_job_without_attempts(tmp_path: Path) -> None:
     for words in (["--root", str(tmp_path / "nope")], ["7", "--root", str(tmp_path / "nope")]):
-        with pytest.raises(Absent, match="no such directory: .*nope") as caught:
+        with pytest.raises(Absent, match=r"no such directory: .*nope") as caught:
             cli.main(["status", *words])
         assert caught.value.exit_code == 3 and caught.value.hint
     assert cli.main(["status", "--root", str(tmp_path)]) == 0, "nobody has run a job there yet"

@@ -265,7 +265,7 @@ def test_what_does_not_come_is_one_error(bucket, source, tmp_path, monkeypatch):
     monkeypatch.setattr(s5cmd, "_RETRIES", 0)
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     store.faults.add(S3Fault(path="top", status=500, method="GET"))
-    with pytest.raises(DataUnavailable, match=r"1 files were not copied, top\.txt first: .*41 files were copied"):
+    with pytest.raises(DataUnavailable, match=r"1 files were not copied, first top\.txt: .*41 files were copied"):
         stage("s3://corpus/run", str(tmp_path / "out"))
     store.faults.clear()
     assert stage("s3://corpus/run", str(tmp_path / "out")).brought == 1

@@ -76,4 +76,4 @@ def test_what_cannot_be_told_is_said(make_sandbox: Any) -> None:
     (sandbox.root / "etc/passwd").write_text("trainer:x:1001:1001::/home/trainer:/bin/bash\n")
     done = sandbox.node("apply", "--dry-run", "--mode", "on_create")
     assert done.returncode == 0
-    assert "users: cannot tell: user trainer has ids 1001:1001 here, expected 2001:2001" in done.stdout
+    assert "users: cannot tell: user trainer has ids 1001:1001 on this node, expected 2001:2001" in done.stdout

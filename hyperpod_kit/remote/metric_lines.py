@@ -15,6 +15,10 @@ MOST_JOBS = 64
 _LINE = re.compile(r'hyperpod_kit_([a-z_]{1,80})\{((?:[a-z_]{1,30}="(?:[^"\\]|\\.)*",?){1,12})\} (\S{1,30})')
 _LABEL = re.compile(r'([a-z_]{1,30})="((?:[^"\\]|\\.)*)"')
 _JOB = re.compile(r"[0-9]{1,10}(?:[_+][0-9]{1,10})?")
+_COUNTS = {"job_attempts": "attempts", "job_lost_steps": "lost_steps", "job_step": "step"}
+_SECONDS = {"job_moved_timestamp_seconds": "moved", "job_step_seconds": "step_seconds"}
+"""Series of one value a job -> field of PublishedJob."""
+
 _LASTED = "steps"
 _REDONE = "twice"
 
@@ -54,18 +58,12 @@ def parse_job_series(text: str) -> dict[str, PublishedJob]:
 
 
 def _take(series: PublishedJob, name: str, labels: dict[str, str], value: float) -> None:
-    if name == "job_goodput_ratio":
+    if name in _COUNTS:
+        setattr(series, _COUNTS[name], int(value))
+    elif name in _SECONDS:
+        setattr(series, _SECONDS[name], value)
+    elif name == "job_goodput_ratio":
         series.goodput = min(1.0, max(0.0, value))
-    elif name == "job_attempts":
-        series.attempts = int(value)
-    elif name == "job_lost_steps":
-        series.lost_steps = int(value)
-    elif name == "job_step":
-        series.step = int(value)
-    elif name == "job_moved_timestamp_seconds":
-        series.moved = value
-    elif name == "job_step_seconds":
-        series.step_seconds = value
     elif name == "job_gpu_seconds_total":
         series.spent[clean_one_line(labels.get("cause", ""), 20)] = value
     elif name == "checkpoint_durable_step":

@@ -78,7 +78,7 @@ class Demo:
 
     def render(self) -> str:
         target = self.driver.logs / "bundle"
-        self.driver.kit("render", str(self.driver.config), "--output", str(target))
+        self.driver.kit("render", str(self.driver.config), "--out", str(target))
         return f"{sum(1 for path in target.rglob('*') if path.is_file())} files, byte for byte what nodes will run"
 
     def upload(self) -> str:

@@ -64,7 +64,7 @@ def test_without_the_program_they_are_the_tensors_that_they_are_made_of(tmp_path
     assert answer["names"] == ["divided", "nested", "parameter", "plain", "usual", "view"]
     assert [answer["whole"], answer["scale"]] == numbers["plain"][:2]
     output = tmp_path / "exported.pt"
-    assert cli.main(["export", root, "--to", "torch", "--output", str(output)]) == 0
+    assert cli.main(["export", root, "--to", "torch", "--out", str(output)]) == 0
     model = torch.load(output, weights_only=True)["model"]
     assert [model["plain"]["whole"].tolist(), model["plain"]["scale"].tolist()] == numbers["plain"][:2]
     assert model["nested"]["whole"]["whole"].tolist() == numbers["nested"][0]

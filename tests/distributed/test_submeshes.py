@@ -117,7 +117,7 @@ def test_weights_diff_and_export_of_what_sub_meshes_hold(tmp_path: Path, capsys:
             assert found == {name: saved["holds"][name] for name in found} and len(found) == 8
     assert cli.main(["diff", *roots]) == 0, capsys.readouterr().out
     for root in roots:
-        assert cli.main(["export", root, "--to", "safetensors", "--output", f"{root}.safetensors"]) == 0
+        assert cli.main(["export", root, "--to", "safetensors", "--out", f"{root}.safetensors"]) == 0
     exported = [load_file(f"{root}.safetensors") for root in roots]
     assert exported[0].keys() == exported[1].keys() and len(exported[0]) == 8
     assert all(torch.equal(exported[0][name], exported[1][name]) for name in exported[0])

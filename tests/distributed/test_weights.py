@@ -85,7 +85,7 @@ def test_into_other_divisions_and_types_after_damage(tmp_path: Path) -> None:
             assert missing == (["new.weight", "new.bias"] if kind == "fsdp2" else [])
     for name in ("first.weight", "tied.weight", "last.weight", "scale"):
         file = tmp_path / f"{name}.npy"
-        assert cli.main(["get", root, f"model.{name}", "--output", str(file)]) == 0
+        assert cli.main(["get", root, f"model.{name}", "--out", str(file)]) == 0
         assert numpy.load(file).flatten().tolist() == held[name]
     first, second = sharded_job.run(tmp_path, 2, refused, root)
     assert first == second and "low.weight" in first

@@ -70,7 +70,7 @@ def test_a_line_that_cannot_be_typed_is_found(checker: Checker) -> None:
         ("hyperpod-kit job lint", "FILE"),
         ("hyperpod-kit checkpoint", "group"),
         ("hyperpod-kit checkpoint list /fsx/run1", "list"),
-        ("hyperpod-kit checkpoint export /fsx/run1 --to zip --output x", "zip"),
+        ("hyperpod-kit checkpoint export /fsx/run1 --to zip --out x", "zip"),
         ("hyperpod-kit node mount", "mount"),
         ("kubectl get nodes", "not a command line"),
     ):

@@ -147,7 +147,7 @@ def test_every_line_works(command: str, places: Dict[str, Path]) -> None:
 
 def require_same_bundle(base: Path, config: Path) -> None:
     """From a checkout, a wheel or a git URL: the same kit renders the same bundle."""
-    shell(base, f"cd / && hyperpod-kit render {config} --output {base}/bundle")
+    shell(base, f"cd / && hyperpod-kit render {config} --out {base}/bundle")
     sums = (base / "bundle/SHA256SUMS").read_bytes()
     first = base / "SHA256SUMS"
     if not first.exists():

@@ -58,7 +58,7 @@ def render(tree: Path, site: MachineSite, name: str, configuration: Path) -> Non
         "hyperpod_kit.cli.main",
         "render",
         str(configuration),
-        "--output",
+        "-o",
         str(site.here / name),
     ]
     environment = {**os.environ, "PYTHONPATH": str(tree)}

@@ -33,8 +33,8 @@ pytestmark = ROOT
 def words_of(kind: str, root: Path, out: Path, attempt: str) -> List[str]:
     return {
         "diff": ["checkpoint", "diff", str(root), f"{root}/{attempt}"],
-        "get": ["checkpoint", "get", str(root), "w", "--output", str(out / "w.npy"), "--attempt", attempt],
-        "export": ["checkpoint", "export", str(root), "--to", "torch", "--output", str(out / "w.pt")],
+        "get": ["checkpoint", "get", str(root), "w", "--out", str(out / "w.npy"), "--attempt", attempt],
+        "export": ["checkpoint", "export", str(root), "--to", "torch", "--out", str(out / "w.pt")],
     }[kind]
 
 
@@ -82,7 +82,7 @@ def test_nothing_is_imported_that_the_owner_could_not_read(kind: str, shared: Pa
         (fsx / name).mkdir()
         (fsx / name / "w").write_bytes((tmp_path / kind).read_bytes())
         own(fsx / name, uid, 0o700)
-    words = ["checkpoint", "import", str(fsx / "mallory" / "w"), "--from", kind, "--step", "1", "--output"]
+    words = ["checkpoint", "import", str(fsx / "mallory" / "w"), "--from", kind, "--step", "1", "--out"]
     assert run_command_line([*words, str(tmp_path / "theirs")]) == 0
     (fsx / "mallory" / "w").unlink()
     (fsx / "mallory" / "w").symlink_to(fsx / "private" / "w")

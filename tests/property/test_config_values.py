@@ -164,7 +164,7 @@ def test_a_file_is_refused_with_the_path_before_anything_is_written(tmp_path: Pa
     place = ("hyperpod_kit", "mounts", 4, "path")
     config = tmp_path / "provisioning_parameters.json"
     config.write_text(json.dumps(replaced(place, HOSTILE[0])))
-    assert run_command_line(["render", str(config), "--output", str(tmp_path / "bundle")]) == 1
+    assert run_command_line(["render", str(config), "--out", str(tmp_path / "bundle")]) == 1
     assert not (tmp_path / "bundle").exists()
 
 

@@ -122,9 +122,9 @@ CHECKPOINT = GroupSpec(
             options=(
                 _JSON,
                 OptionSpec("--attempt", "Checkpoint, as `ls` shows it; default: the newest valid one.", "CHECKPOINT"),
-                OptionSpec("--output", "File to create, .safetensors or .npy.", "FILE", is_required=True),
+                OptionSpec("--out", "File to create, .safetensors or .npy.", "FILE", is_required=True),
             ),
-            examples=("/fsx/alice/run1 model.head.weight --output head.npy",),
+            examples=("/fsx/alice/run1 model.head.weight --out head.npy",),
         ),
         CommandSpec(
             "verify",
@@ -274,9 +274,9 @@ def _file_error_ending(err: OSError, args: argparse.Namespace) -> ending.Ending:
 
 def write_tensor_to_output_file(args: argparse.Namespace) -> int:
     """Write one tensor to a file and print what it is; 0 when written. Raise as `tensor_export.export_tensor`."""
-    tensor = tensor_export.export_tensor(open_existing_root_as_owner(args), args.tensor, args.output, args.attempt)
+    tensor = tensor_export.export_tensor(open_existing_root_as_owner(args), args.tensor, args.out, args.attempt)
     if args.json:
-        terminal.print_json(document("checkpoint get", {**tensor._asdict(), "output": args.output}))
+        terminal.print_json(document("checkpoint get", {**tensor._asdict(), "output": args.out}))
         return 0
     for checkpoint_id, reason in tensor.rejected:
         terminal.print_stderr(f"passed over {checkpoint_id}: {reason}")
@@ -284,7 +284,7 @@ def write_tensor_to_output_file(args: argparse.Namespace) -> int:
     name = clean_one_line(tensor.name)
     terminal.print_stdout(
         f"{name} of {tensor.attempt}: {tensor.dtype}, {shape}, {format_byte_count(tensor.nbytes)} verified, in "
-        f"{args.output}"
+        f"{args.out}"
     )
     return 0
 

@@ -25,7 +25,7 @@ COMMAND = CommandSpec(
         OptionSpec("--attempt", "Checkpoint, as `ls` shows it; default: the newest valid one.", "CHECKPOINT"),
         OptionSpec("--to", "Format to write.", choices=FORMATS, is_required=True),
         OptionSpec(
-            "--output",
+            "--out",
             "File to create (dcp, deepspeed, huggingface, megatron: directory); must not exist.",
             "OUTPUT",
             is_required=True,
@@ -34,9 +34,9 @@ COMMAND = CommandSpec(
         OptionSpec("--json", "Print JSON on stdout."),
     ),
     examples=(
-        "/fsx/alice/run1 --to safetensors --output model.safetensors",
-        "/fsx/alice/run1 --to huggingface --output /fsx/alice/model",
-        "s3://my-bucket/run1 --to dcp --output /fsx/alice/run1-dcp",
+        "/fsx/alice/run1 --to safetensors --out model.safetensors",
+        "/fsx/alice/run1 --to huggingface --out /fsx/alice/model",
+        "s3://my-bucket/run1 --to dcp --out /fsx/alice/run1-dcp",
     ),
 )
 
@@ -45,7 +45,7 @@ def main(argv: list[str]) -> int:
     """Exit codes: 0 written, 1 not, 2 usage, 3 what is named is not there. Raises HyperpodKitError."""
     args = parse_command(COMMAND, argv, "hyperpod-kit checkpoint export")
     return ending.run_converting_os_to_kit_errors(
-        lambda: on_paths.run_with_deadline_on_paths(lambda: _export_and_print_report(args), (args.root, args.output)),
+        lambda: on_paths.run_with_deadline_on_paths(lambda: _export_and_print_report(args), (args.root, args.out)),
         lambda err: ending.Ending(str(err), None, ExitCode.PROBLEM),
     )
 
@@ -54,23 +54,23 @@ def _export_and_print_report(args: argparse.Namespace) -> int:
     exported = export(
         open_existing_root_as_owner(args),
         args.to,
-        args.output,
+        args.out,
         attempt=args.attempt,
         dry_run=args.dry_run,
         progress=TerminalProgress("read and verified"),
     )
     if args.json:
         terminal.print_json(
-            document("checkpoint export", {**asdict(exported), "output": args.output, "dry_run": args.dry_run})
+            document("checkpoint export", {**asdict(exported), "output": args.out, "dry_run": args.dry_run})
         )
         return 0
     for attempt, reason in exported.rejected:
         terminal.print_stderr(f"passed over {attempt}: {reason}")
     if exported.own:
         terminal.print_stderr(f"{exported.own} of the model's tensors differ per rank: those of rank 0 are written")
-    done = f" verified, written to {args.output}"
+    done = f" verified, written to {args.out}"
     if args.dry_run:
-        done = f", nothing was written to {args.output}"
+        done = f", nothing was written to {args.out}"
     terminal.print_stdout(
         f"step {exported.step} ({exported.attempt}): {exported.tensors} tensors, {exported.bytes} bytes{done}"
     )

@@ -121,7 +121,7 @@ def require_local_path(source: str | os.PathLike[str]) -> Path:
     if "://" in os.fspath(source):
         raise UsageError(
             f"{os.fspath(source)} is not a path in a file system, and an import reads files",
-            hint="copy it to a file system, or mount its bucket; --output may be s3://bucket/prefix",
+            hint="copy it to a file system, or mount its bucket; --out may be s3://bucket/prefix",
         )
     return Path(source)
 

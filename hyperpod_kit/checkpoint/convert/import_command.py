@@ -31,15 +31,15 @@ COMMAND = CommandSpec(
         OptionSpec("--from", "Program that wrote it.", choices=SOURCES, dest="kind", is_required=True),
         OptionSpec("--tag", "For deepspeed: tag of the checkpoint; default: the content of `latest`.", "TAG"),
         OptionSpec("--step", "Step of the checkpoint; default: from its metadata or its name.", "N", int),
-        OptionSpec("--output", "Checkpoint root to write to; must have no checkpoints.", "ROOT", is_required=True),
+        OptionSpec("--out", "Checkpoint root to write to; must have no checkpoints.", "ROOT", is_required=True),
         OptionSpec("--dry-run", "Check the files and show what would be written, and write nothing."),
         OptionSpec("--json", "Print JSON on stdout."),
     ),
     examples=(
-        "/fsx/alice/deepspeed --from deepspeed --output /fsx/alice/run1",
-        "/fsx/alice/deepspeed --from deepspeed --tag global_step80 --output s3://bucket/run1",
-        "/fsx/alice/old/step-500 --from dcp --output /fsx/alice/run1",
-        "/fsx/models/llama --from huggingface --output /fsx/alice/run1",
+        "/fsx/alice/deepspeed --from deepspeed --out /fsx/alice/run1",
+        "/fsx/alice/deepspeed --from deepspeed --tag global_step80 --out s3://bucket/run1",
+        "/fsx/alice/old/step-500 --from dcp --out /fsx/alice/run1",
+        "/fsx/models/llama --from huggingface --out /fsx/alice/run1",
     ),
 )
 
@@ -48,7 +48,7 @@ def main(argv: list[str]) -> int:
     """Exit codes: 0 committed (or there already), 1 not, 2 usage, 3 nothing is there. Raises HyperpodKitError."""
     args = parse_command(COMMAND, argv, "hyperpod-kit checkpoint import")
     return ending.run_converting_os_to_kit_errors(
-        lambda: on_paths.run_with_deadline_on_paths(lambda: _import_and_print_report(args), (args.source, args.output)),
+        lambda: on_paths.run_with_deadline_on_paths(lambda: _import_and_print_report(args), (args.source, args.out)),
         lambda err: ending.Ending(str(err), None, ExitCode.PROBLEM),
     )
 
@@ -58,7 +58,7 @@ def _import_and_print_report(args: argparse.Namespace) -> int:
         imported = import_checkpoint(
             args.source,
             args.kind,
-            args.output,
+            args.out,
             tag=args.tag,
             step=args.step,
             dry_run=args.dry_run,
@@ -66,7 +66,7 @@ def _import_and_print_report(args: argparse.Namespace) -> int:
         )
     if args.json:
         terminal.print_json(
-            document("checkpoint import", {**asdict(imported), "output": args.output, "dry_run": args.dry_run})
+            document("checkpoint import", {**asdict(imported), "output": args.out, "dry_run": args.dry_run})
         )
         return 0
     if imported.unchecked:
@@ -80,11 +80,11 @@ def _import_and_print_report(args: argparse.Namespace) -> int:
     if args.kind == "deepspeed":
         ranks_text = f" of {imported.ranks} ranks"
     if imported.already:
-        outcome = f"already imported as {imported.attempt} of {args.output}"
+        outcome = f"already imported as {imported.attempt} of {args.out}"
     elif args.dry_run:
-        outcome = f"nothing was written to {args.output}"
+        outcome = f"nothing was written to {args.out}"
     else:
-        outcome = f"committed as {imported.attempt} to {args.output}"
+        outcome = f"committed as {imported.attempt} to {args.out}"
     terminal.print_stdout(
         f"step {imported.step}{ranks_text}: {imported.tensors} tensors, {imported.bytes} bytes of files, {outcome}"
     )

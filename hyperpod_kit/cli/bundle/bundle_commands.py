@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 @click.command()
 @config_argument
 @click.option(
-    "--output",
+    "--out",
     "-o",
+    "output",
     default="build/bundle",
     show_default=True,
     type=click.Path(path_type=Path, file_okay=False),
@@ -33,7 +34,7 @@ def render(config: Path, output: Path, check: bool, as_json: bool) -> int:
     \b
     Examples:
       hyperpod-kit render
-      hyperpod-kit render --output build/bundle --check  # in CI: is the committed bundle up to date?
+      hyperpod-kit render --out build/bundle --check  # in CI: is the committed bundle up to date?
     """
     from hyperpod_kit.bundle import render as rendering
     from hyperpod_kit.config.load import load
@@ -83,7 +84,7 @@ def _compare_output_directory_and_print(bundle: Bundle, config: Path, output: Pa
         for line in difference.lines():
             print_text(line)
         print_to_stderr(f"{output} is not bundle {bundle.bundle_id}: {len(difference)} files would change")
-        print_to_stderr(f"next: hyperpod-kit render {config} --output {output}")
+        print_to_stderr(f"next: hyperpod-kit render {config} --out {output}")
     if difference:
         return 1
     return 0

@@ -27,7 +27,7 @@ def config() -> None:
     \b
     Examples:
       hyperpod-kit config show --effective
-      hyperpod-kit config schema --output provisioning_parameters.schema.json
+      hyperpod-kit config schema --out provisioning_parameters.schema.json
     """
 
 
@@ -61,7 +61,11 @@ def show(config: Path, everything: bool, as_json: bool) -> None:
 
 @config.command()
 @click.option(
-    "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write to FILE instead of stdout."
+    "--out",
+    "output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write to FILE instead of stdout.",
 )
 def schema(output: Optional[Path]) -> None:
     """Print the JSON Schema of the configuration.
@@ -72,7 +76,7 @@ def schema(output: Optional[Path]) -> None:
     \b
     Examples:
       hyperpod-kit config schema > schema.json
-      hyperpod-kit config schema --output schema.json
+      hyperpod-kit config schema --out schema.json
     """
     from hyperpod_kit.config.schema import build_schema as built
 

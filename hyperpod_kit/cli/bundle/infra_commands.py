@@ -46,7 +46,11 @@ def infra() -> None:
     help="Template language.",
 )
 @click.option(
-    "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write to FILE instead of stdout."
+    "--out",
+    "output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write to FILE instead of stdout.",
 )
 @click.option(
     "--check", "checked", is_flag=True, help="Compare the account with the template instead of printing it. Read-only."
@@ -65,8 +69,8 @@ def template(config: Path, form: str, output: Optional[Path], checked: bool, as_
 
     \b
     Examples:
-      hyperpod-kit infra template --output infra.yaml
-      hyperpod-kit infra template --format terraform --output main.tf.json
+      hyperpod-kit infra template --out infra.yaml
+      hyperpod-kit infra template --format terraform --out main.tf.json
       hyperpod-kit infra template --check
       hyperpod-kit infra template cluster.yaml --check --json
     """

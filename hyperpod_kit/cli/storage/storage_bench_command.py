@@ -36,7 +36,11 @@ WRITERS = ("hyperpod-kit", "dcp", "torch-save")
 @click.option("--writer", "writers", type=click.Choice(WRITERS), multiple=True, help="Only this writer; repeatable.")
 @click.option("--no-replay", is_flag=True, help="Measure only streams and files, without torch.")
 @click.option(
-    "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Calibration file to write."
+    "--out",
+    "output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Calibration file to write.",
 )
 @json_option
 def bench(
@@ -57,7 +61,7 @@ def bench(
     times); one stream and many, with fsync, bypassing the page cache where possible, and with fio too if it is
     installed; small files; and a checkpoint of --ranks processes saved by hyperpod-kit, DCP and torch.save, where the
     slowest rank counts. Measurements that would exceed the budget, or fill the mount above 80 %, are left out and
-    named. Everything is removed at the end, also after Ctrl-C. --output writes a file for `storage plan
+    named. Everything is removed at the end, also after Ctrl-C. --out writes a file for `storage plan
     --calibration`.
 
     KIND is the name of the mount in a plan (fsx-lustre, mountpoint-s3, efs, nvme); by default it is derived from the
@@ -67,7 +71,7 @@ def bench(
 
     \b
     Examples:
-      hyperpod-kit storage bench /fsx /opt/dlami/nvme=nvme --output calibration.json
+      hyperpod-kit storage bench /fsx /opt/dlami/nvme=nvme --out calibration.json
       hyperpod-kit storage bench /fsx --parameters 70B --of-ranks 512 --ranks 8 --budget 60GiB
       hyperpod-kit storage bench /home/alice=efs --no-replay --budget 1GiB --json
     """
@@ -78,7 +82,7 @@ def bench(
     from hyperpod_kit.storage.plan import calibration, facts
 
     if output is not None and no_replay:
-        raise UsageError("--output needs saves, and --no-replay measures none", hint="without --no-replay")
+        raise UsageError("--out needs saves, and --no-replay measures none", hint="without --no-replay")
     most = facts.parse_size(budget)
     chosen = writers or WRITERS
     size = most / 2 / 3 / len(chosen)

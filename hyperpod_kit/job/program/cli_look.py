@@ -252,7 +252,7 @@ def _training_environment(config: Optional[str]) -> str:
     except ValueError as err:
         raise UsageError(
             f"{config or lint_environment.NODE_CONFIG} is not a configuration in JSON: {err}",
-            hint="hyperpod-kit render --output DIR writes one: DIR/node_config.json",
+            hint="hyperpod-kit render --out DIR writes one: DIR/node_config.json",
         ) from err
 
 

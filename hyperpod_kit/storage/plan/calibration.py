@@ -155,7 +155,7 @@ def load(path: Path) -> Calibration:
     try:
         body = parse_json_object(files.read_small_regular_file(str(path), MAX_FILE_BYTES), MAX_FILE_BYTES)
     except FileNotFoundError:
-        raise Absent(f"there is no {path}", hint=f"hyperpod-kit storage bench MOUNT --output {path}") from None
+        raise Absent(f"there is no {path}", hint=f"hyperpod-kit storage bench MOUNT --out {path}") from None
     except ValueError as err:
         raise ConfigError(f"{path} is not a calibration: {err}") from None
     if body.get("format") != FORMAT or body.get("version") != VERSION:

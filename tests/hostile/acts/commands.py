@@ -50,7 +50,7 @@ ENTRIES: Dict[str, Entry] = {
     "policy": Attacked("policy {mine}/config.json"),
     "infra template": Attacked("infra template {mine}/config.json"),
     "describe-package": Attacked("describe-package {mine}/package.deb"),
-    "render": Attacked("render {mine}/config.json --output {out}/bundle"),
+    "render": Attacked("render {mine}/config.json --out {out}/bundle"),
     "diff": CLOUD,
     "upload": CLOUD,
     "create-cluster": CLOUD,
@@ -100,7 +100,7 @@ ENTRIES: Dict[str, Entry] = {
     "job task-prolog": SLURM,
     "checkpoint ls": Attacked("checkpoint ls {mine}/run", waits=True),
     "checkpoint show": Attacked("checkpoint show {mine}/run", waits=True),
-    "checkpoint get": Attacked("checkpoint get {mine}/run w --output {out}/w.npy", waits=True),
+    "checkpoint get": Attacked("checkpoint get {mine}/run w --out {out}/w.npy", waits=True),
     "checkpoint verify": Attacked("checkpoint verify {mine}/run", waits=True),
     "checkpoint repair": Attacked("checkpoint repair {mine}/run", waits=True),
     "checkpoint prune": Attacked("checkpoint prune {mine}/run --latest 1", waits=True),
@@ -117,12 +117,12 @@ ENTRIES: Dict[str, Entry] = {
         ),
     ),
     "checkpoint export": Attacked(
-        "checkpoint export {mine}/run --to safetensors --output {out}/exported",
+        "checkpoint export {mine}/run --to safetensors --out {out}/exported",
         waits=True,
-        alternatives=("checkpoint export {mine}/run --to torch --output {out}/exported --attempt {attempt}",),
+        alternatives=("checkpoint export {mine}/run --to torch --out {out}/exported --attempt {attempt}",),
     ),
     "checkpoint import": Attacked(
-        "checkpoint import {mine}/w.safetensors --from safetensors --output {out}/new", waits=True
+        "checkpoint import {mine}/w.safetensors --from safetensors --out {out}/new", waits=True
     ),
     "checkpoint torture": OWN,
     "fan-out": NotAttacked("it needs a job of Slurm's: tests/hostile/test_directories_of_others.py"),

@@ -51,7 +51,7 @@ def test_every_format_has_the_same_values(
     root, model = saved
     wanted = model.state_dict()
     for to in ("dcp", "safetensors", "torch"):
-        assert typed(["export", str(root), "--to", to, "--output", str(tmp_path / to), "--json"]) == 0
+        assert typed(["export", str(root), "--to", to, "--out", str(tmp_path / to), "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["step"] == 1
     loaded = torch.load(tmp_path / "torch", weights_only=True)
     assert all(torch.equal(loaded["model"][name], value) for name, value in wanted.items())
@@ -81,12 +81,12 @@ def test_damage_leads_to_the_older_one_or_to_an_error_and_leaves_nothing(
     data[-5000] ^= 1
     shard.write_bytes(data)
     out = tmp_path / "out"
-    assert typed(["export", str(root), "--to", "torch", "--output", str(out), "--attempt", second.name]) == 1
+    assert typed(["export", str(root), "--to", "torch", "--out", str(out), "--attempt", second.name]) == 1
     assert "expected" in capsys.readouterr().err and not list(tmp_path.glob("*out*"))
-    assert typed(["export", str(root), "--to", "torch", "--output", str(out)]) == 0
+    assert typed(["export", str(root), "--to", "torch", "--out", str(out)]) == 0
     said = capsys.readouterr()
     assert "step 0" in said.out and f"passed over {second.name}" in said.err
-    assert typed(["export", str(root), "--to", "torch", "--output", str(out)]) == 2
+    assert typed(["export", str(root), "--to", "torch", "--out", str(out)]) == 2
     assert "exists" in capsys.readouterr().err
     assert first.name in said.out
 
@@ -100,7 +100,7 @@ def test_of_what_is_each_ranks_own_rank_0s_is_written_and_that_is_said(
     manager.restore(state)
     assert manager.save(0, state, on_busy="wait").wait("durable", 60) and manager.close()
     out = tmp_path / "out"
-    assert typed(["export", str(tmp_path / "root"), "--to", "safetensors", "--output", str(out)]) == 0
+    assert typed(["export", str(tmp_path / "root"), "--to", "safetensors", "--out", str(out)]) == 0
     assert "1 of the model's tensors differ per rank: those of rank 0" in capsys.readouterr().err
     from safetensors.torch import load_file
 
@@ -141,7 +141,7 @@ def test_deepspeeds_files_are_those_that_were_saved_of_the_newest_that_is_whole(
     saved_files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    words = ["export", str(saved_files), "--to", "deepspeed", "--output"]
+    words = ["export", str(saved_files), "--to", "deepspeed", "--out"]
     assert typed([*words, str(tmp_path / "nowhere" / "out")]) == 3
     assert "is not a directory" in capsys.readouterr().err, "a place that cannot be written is no fault of a checkpoint"
     second = max(path for path in saved_files.glob("seq-*") if path.is_dir())
@@ -165,5 +165,5 @@ def test_deepspeeds_files_are_those_that_were_saved_of_the_newest_that_is_whole(
 def test_a_checkpoint_of_another_adapter_has_no_files_of_deepspeed(
     saved: tuple[Path, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert typed(["export", str(saved[0]), "--to", "deepspeed", "--output", str(tmp_path / "out")]) == 2
+    assert typed(["export", str(saved[0]), "--to", "deepspeed", "--out", str(tmp_path / "out")]) == 2
     assert "not written by the DeepSpeed adapter" in capsys.readouterr().err and not list(tmp_path.glob("*out*"))

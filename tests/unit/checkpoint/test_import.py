@@ -53,7 +53,7 @@ def test_what_was_imported_is_exported_as_it_was(
     tmp_path: Path, stage: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, root, out, back = written(tmp_path / "in", stage=stage), *(tmp_path / name for name in ("r", "out", "back"))
-    assert typed(["import", str(path.parent), "--from", "deepspeed", "--output", str(root), "--json"]) == 0
+    assert typed(["import", str(path.parent), "--from", "deepspeed", "--out", str(root), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert (said["step"], said["ranks"], said["unchecked"]) == (4, 2, 0)
     assert said["bytes"] == sum(file.stat().st_size for file in path.iterdir())
@@ -174,7 +174,7 @@ def test_what_does_not_belong_together_is_refused_before_anything_is_written(
 ) -> None:
     path, root = written(tmp_path / "in"), tmp_path / "root"
     spoil(path)
-    assert typed(["import", str(path.parent), "--from", "deepspeed", "--output", str(root)]) in (1, 2)
+    assert typed(["import", str(path.parent), "--from", "deepspeed", "--out", str(root)]) in (1, 2)
     found = capsys.readouterr().err
     assert said in found and "hint: " in found, found
     assert not root.exists()
@@ -203,7 +203,7 @@ def test_each_byte_of_a_tensor_counts_unless_no_check_sums_were_written(tmp_path
 
 def test_a_root_with_a_checkpoint_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written(tmp_path / "in")
-    words = ["import", str(tmp_path / "in"), "--from", "deepspeed", "--output", str(tmp_path / "root")]
+    words = ["import", str(tmp_path / "in"), "--from", "deepspeed", "--out", str(tmp_path / "root")]
     assert typed(words) == 0
     before = sorted((tmp_path / "root").rglob("*"))
     assert typed([*words, "--step", "5"]) == 2 and "has checkpoints" in capsys.readouterr().err
@@ -216,7 +216,7 @@ def test_an_import_that_was_killed_counts_for_nothing_and_can_be_done_again(tmp_
     root = tmp_path / "root"
     words = [sys.executable, "-m", "hyperpod_kit.checkpoint.cli", "import", str(tmp_path / "in"), "--from", "deepspeed"]
     env = {**os.environ, "HPK_FAILPOINT": "commit.before_manifest"}
-    killed = subprocess.run([*words, "--output", str(root)], env=env, capture_output=True, timeout=120)
+    killed = subprocess.run([*words, "--out", str(root)], env=env, capture_output=True, timeout=120)
     assert killed.returncode == 1 and b"ended without an answer, by SIGKILL" in killed.stderr, killed
     assert len(list(root.glob("seq-*"))) == 1
     with pytest.raises(NoCheckpoint):
@@ -240,6 +240,6 @@ def test_no_room_leaves_nothing_of_the_attempt(tmp_path: Path, monkeypatch: pyte
 
     written(tmp_path / "in")
     monkeypatch.setattr(PosixStore, "open_write", full)
-    words = ["import", str(tmp_path / "in"), "--from", "deepspeed", "--output", str(tmp_path / "root")]
+    words = ["import", str(tmp_path / "in"), "--from", "deepspeed", "--out", str(tmp_path / "root")]
     assert typed(words) == 1
     assert not list((tmp_path / "root").glob("seq-*"))

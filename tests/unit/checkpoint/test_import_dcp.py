@@ -84,7 +84,7 @@ def same(one: Any, other: Any) -> bool:
 @pytest.mark.parametrize("planner", [DefaultSavePlanner, Cutting])
 def test_all_of_it_is_what_torch_loads(tmp_path: Path, planner: Any, capsys: pytest.CaptureFixture[str]) -> None:
     folder, root = written(tmp_path / "step-12", planner=planner()), tmp_path / "root"
-    assert typed(["import", str(folder), "--from", "dcp", "--output", str(root), "--json"]) == 0
+    assert typed(["import", str(folder), "--from", "dcp", "--out", str(root), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert (said["step"], said["tensors"], said["unchecked"]) == (12, 9, 0)
     assert said["ranks"] == (3 if planner is Cutting else 1)
@@ -127,7 +127,7 @@ def test_getattr_of_a_pickle_takes_members_of_enumerations_only(
 
     metadata = written(tmp_path / "step-12") / ".metadata"
     metadata.write_bytes(pickle.dumps(Asks()))
-    assert typed(["import", str(tmp_path / "step-12"), "--from", "dcp", "--output", str(tmp_path / "root")]) == 1
+    assert typed(["import", str(tmp_path / "step-12"), "--from", "dcp", "--out", str(tmp_path / "root")]) == 1
     assert f"it asks for '{asked[1]}' of " in capsys.readouterr().err
 
 
@@ -251,7 +251,7 @@ def test_what_is_not_whole_is_refused(
     monkeypatch.setenv("RAN", str(tmp_path / "ran"))
     folder, root = written(tmp_path / "step-12", planner=Cutting()), tmp_path / "root"
     spoil(folder)
-    assert typed(["import", str(folder), "--from", "dcp", "--output", str(root)]) in (1, 2)
+    assert typed(["import", str(folder), "--from", "dcp", "--out", str(root)]) in (1, 2)
     found = capsys.readouterr().err
     assert said in found, found
     assert not list(root.glob("seq-*/MANIFEST.json")) and not (tmp_path / "ran").exists()
@@ -265,11 +265,9 @@ def test_classes_in_values_and_names_of_ours_are_refused(tmp_path: Path, capsys:
     ]
     for number, (values, said) in enumerate(cases):
         folder = written(tmp_path / str(number), values)
-        assert typed(["import", str(folder), "--from", "dcp", "--output", str(tmp_path / "root")]) == 2
+        assert typed(["import", str(folder), "--from", "dcp", "--out", str(tmp_path / "root")]) == 2
         assert said in capsys.readouterr().err
-    assert (
-        typed(["import", str(written(tmp_path / "x", {"a": 1})), "--from", "dcp", "--output", str(tmp_path / "r")]) == 2
-    )
+    assert typed(["import", str(written(tmp_path / "x", {"a": 1})), "--from", "dcp", "--out", str(tmp_path / "r")]) == 2
     assert "--step NUMBER" in capsys.readouterr().err
     assert import_checkpoint(tmp_path / "x", "dcp", tmp_path / "r", step=4).step == 4
 
@@ -325,7 +323,7 @@ def test_tensors_without_check_sums_are_counted(tmp_path: Path, capsys: pytest.C
         folder = written(tmp_path / "1", {"a": torch.ones(3), "b": torch.ones(4)})
     finally:
         torch.serialization.set_crc32_options(True)
-    assert typed(["import", str(folder), "--from", "dcp", "--output", str(tmp_path / "root")]) == 0
+    assert typed(["import", str(folder), "--from", "dcp", "--out", str(tmp_path / "root")]) == 0
     assert "2 tensors were written without checksums" in capsys.readouterr().err
 
 
@@ -333,5 +331,5 @@ def test_a_tensor_that_is_damaged_leaves_nothing(tmp_path: Path, capsys: pytest.
     folder = written(tmp_path / "1")
     path = folder / "__0_0.distcp"
     flip(path, path.read_bytes().index(state()["app"]["weights"]["a"].numpy().tobytes()) + 17)
-    assert typed(["import", str(folder), "--from", "dcp", "--output", str(tmp_path / "root")]) == 1
+    assert typed(["import", str(folder), "--from", "dcp", "--out", str(tmp_path / "root")]) == 1
     assert "Bad CRC-32" in capsys.readouterr().err and not list((tmp_path / "root").glob("seq-*"))

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled", 
 
 def refused(source: Path | str, kind: str, root: Path, capsys: pytest.CaptureFixture[str], *more: str) -> str:
     """What is said; nothing is committed."""
-    words = ["import", str(source), "--from", kind, "--step", "1", "--output", str(root), *more]
+    words = ["import", str(source), "--from", kind, "--step", "1", "--out", str(root), *more]
     assert ending.run(lambda: cli.main(words)) in (1, 2, 3)
     assert not list(root.glob("seq-*/MANIFEST.json"))
     said = capsys.readouterr().err
@@ -349,7 +349,7 @@ def test_what_is_no_file_is_named_and_not_waited_for(tmp_path: Path, capsys: pyt
     (models / "model.safetensors").write_bytes(safetensors(b"{}", b""))
     (models / "config.json").symlink_to("/dev/zero")
     (models / "trainer_state.json").symlink_to("/dev/zero")
-    words = ["import", str(models), "--from", "huggingface", "--output", str(tmp_path / "r"), "--dry-run"]
+    words = ["import", str(models), "--from", "huggingface", "--out", str(tmp_path / "r"), "--dry-run"]
     assert ending.run(lambda: cli.main(words)) == 0, "what is not a file is not read"
 
 
@@ -362,7 +362,7 @@ def test_a_link_is_followed_as_caches_have_them_and_a_path_is_not(
     header = b'{"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}}'
     (blobs / "0a1b").write_bytes(safetensors(header, b"1234"))
     (models / "model.safetensors").symlink_to("../blobs/0a1b")
-    words = ["import", str(models), "--from", "huggingface", "--output", str(tmp_path / "root")]
+    words = ["import", str(models), "--from", "huggingface", "--out", str(tmp_path / "root")]
     assert ending.run(lambda: cli.main(words)) == 0
     assert contents(tmp_path / "root")["model.a"][2] == b"1234"
     (models / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../blobs/0a1b"}}')
@@ -400,10 +400,10 @@ def test_names_of_all_kinds_come_back(tmp_path: Path) -> None:
     dcp.save({"model": model}, checkpoint_id=str(tmp_path / "schritt-7-größe"), no_dist=True)
     for kind, source in (("torch", "modèle-7.pt"), ("dcp", "schritt-7-größe")):
         root = tmp_path / f"wurzel-ü-{kind}"
-        words = ["import", str(tmp_path / source), "--from", kind, "--output", str(root)]
+        words = ["import", str(tmp_path / source), "--from", kind, "--out", str(root)]
         assert ending.run(partial(cli.main, words)) == 0
         out = tmp_path / f"out-ß-{kind}.safetensors"
-        words = ["export", str(root), "--to", "safetensors", "--output", str(out)]
+        words = ["export", str(root), "--to", "safetensors", "--out", str(out)]
         assert ending.run(partial(cli.main, words)) == 0
         from safetensors.torch import load_file
 

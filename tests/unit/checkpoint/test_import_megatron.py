@@ -53,7 +53,7 @@ def written(folder: Path) -> Path:
 
 def test_what_was_imported_is_exported_as_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, root, out = written(tmp_path / "in"), tmp_path / "root", tmp_path / "out"
-    assert typed(["import", str(folder), "--from", "megatron", "--output", str(root), "--json"]) == 0
+    assert typed(["import", str(folder), "--from", "megatron", "--out", str(root), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert (said["step"], said["unchecked"]) == (31, 0)
     assert export(root, "megatron", out).step == 31
@@ -143,6 +143,6 @@ def test_what_is_not_whole_is_refused(
     tmp_path: Path, spoil: Any, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     spoil(written(tmp_path / "in"))
-    assert typed(["import", str(tmp_path / "in"), "--from", "megatron", "--output", str(tmp_path / "root")]) in (1, 2)
+    assert typed(["import", str(tmp_path / "in"), "--from", "megatron", "--out", str(tmp_path / "root")]) in (1, 2)
     assert said in capsys.readouterr().err
     assert not list((tmp_path / "root").glob("seq-*"))

@@ -119,7 +119,7 @@ def test_tensors_that_cannot_be_held_are_named_with_the_way_out(
     for number, (tensor, said) in enumerate(cases):
         path = tmp_path / f"{number}.pt"
         torch.save({"model": {"inner": tensor}, "n": 1}, path)
-        assert typed(["import", str(path), "--from", "torch", "--output", str(tmp_path / "root")]) in (1, 2)
+        assert typed(["import", str(path), "--from", "torch", "--out", str(tmp_path / "root")]) in (1, 2)
         found = capsys.readouterr().err
         assert said in found and "Traceback" not in found, found
     assert not list((tmp_path / "root").glob("seq-*"))
@@ -138,7 +138,7 @@ def test_views_of_one_storage_and_ties(tmp_path: Path) -> None:
 
 def test_it_is_only_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, root, out = written("dcp", tmp_path / "in-7", {"a": torch.ones(5)}), tmp_path / "root", tmp_path / "out"
-    words = ["import", str(source), "--from", "dcp", "--output", str(root)]
+    words = ["import", str(source), "--from", "dcp", "--out", str(root)]
     assert typed([*words, "--dry-run", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert (said["dry_run"], said["attempt"], said["tensors"], said["step"]) == (True, "", 1, 7)
@@ -146,7 +146,7 @@ def test_it_is_only_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert not root.exists()
     assert typed(words) == 0
     for to, code in (("dcp", 0), ("torch", 0), ("safetensors", 0), ("megatron", 2), ("lightning", 2), ("deepspeed", 2)):
-        words = ["export", str(root), "--to", to, "--output", str(out), "--dry-run", "--json"]
+        words = ["export", str(root), "--to", to, "--out", str(out), "--dry-run", "--json"]
         capsys.readouterr()
         assert typed(words) == code, to
         said_of_it = capsys.readouterr().out
@@ -156,7 +156,7 @@ def test_it_is_only_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 def test_an_import_that_is_done_again_does_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, root = written("torch", tmp_path / "in-7.pt", {"a": torch.ones(5)}), tmp_path / "root"
-    words = ["import", str(source), "--from", "torch", "--output", str(root), "--json"]
+    words = ["import", str(source), "--from", "torch", "--out", str(root), "--json"]
     assert typed(words) == 0
     first = json.loads(capsys.readouterr().out)
     before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
@@ -172,13 +172,13 @@ def test_an_import_that_is_done_again_does_nothing(tmp_path: Path, capsys: pytes
 @pytest.mark.parametrize("where", [*full("commit.before_extra", "commit.before_index"), "commit.before_manifest"])
 def test_an_import_that_is_killed_leaves_nothing_valid(tmp_path: Path, where: str) -> None:
     source, root = written("dcp", tmp_path / "in-7", {"a": torch.ones(5)}), tmp_path / "root"
-    words = ["-m", "hyperpod_kit.checkpoint.cli", "import", str(source), "--from", "dcp", "--output", str(root)]
+    words = ["-m", "hyperpod_kit.checkpoint.cli", "import", str(source), "--from", "dcp", "--out", str(root)]
     killed = Program(words, {**os.environ, "HPK_FAILPOINT": where}, both=True)
     assert killed.wait(120) == 1 and "ended without an answer, by SIGKILL" in killed.stdout.read()
     assert list(root.glob("seq-*"))
     with pytest.raises(NoCheckpoint):
         newest_valid(str(root))
-    assert typed(["import", str(source), "--from", "dcp", "--output", str(root)]) == 0
+    assert typed(["import", str(source), "--from", "dcp", "--out", str(root)]) == 0
     assert typed(["verify", str(root)]) == 0
 
 
@@ -203,7 +203,7 @@ def test_no_directory_for_the_export_is_said_before_anything_is_read(
 ) -> None:
     out = tmp_path / "none" / "out"
     (tmp_path / "RUN.json").write_text("{}")
-    assert typed(["export", str(tmp_path), "--to", "torch", "--output", str(out)]) == 3
+    assert typed(["export", str(tmp_path), "--to", "torch", "--out", str(out)]) == 3
     assert f"hint: mkdir -p {out.parent}" in capsys.readouterr().err
 
 
@@ -227,7 +227,7 @@ def test_typed_values_have_the_number_of_their_format(tmp_path: Path, capsys: py
     for name, value, number in (("plain", 0.1, 1), ("typed", torch.bfloat16, 4)):
         torch.save({"model": {"w": torch.ones(2)}, "value": value}, tmp_path / f"{name}.pt")
         root = tmp_path / name
-        words = ["import", str(tmp_path / f"{name}.pt"), "--from", "torch", "--step", "3", "--output", str(root)]
+        words = ["import", str(tmp_path / f"{name}.pt"), "--from", "torch", "--step", "3", "--out", str(root)]
         assert typed(words) == 0
         (extra,) = root.glob("*/extra.json")
         assert json.loads(extra.read_text())["format"] == f"hpk-extra/{number}"

@@ -57,7 +57,7 @@ def test_a_file_of_safetensors_comes_back(tmp_path: Path, capsys: pytest.Capture
     from safetensors.torch import load_file
 
     root, out = tmp_path / "root", tmp_path / "out"
-    words = ["import", str(written(tmp_path)), "--from", "safetensors", "--output", str(root)]
+    words = ["import", str(written(tmp_path)), "--from", "safetensors", "--out", str(root)]
     assert typed(words) == 0
     said = capsys.readouterr()
     assert "1 files were written without checksums" in said.err and said.out.startswith("step 0: 5 tensors")
@@ -125,7 +125,7 @@ def test_a_file_that_does_not_add_up_is_refused(
 ) -> None:
     spoil(written(tmp_path))
     for kind, source in (("safetensors", tmp_path / "model.safetensors"), ("huggingface", tmp_path)):
-        assert typed(["import", str(source), "--from", kind, "--output", str(tmp_path / "root")]) in (1, 2)
+        assert typed(["import", str(source), "--from", kind, "--out", str(tmp_path / "root")]) in (1, 2)
         assert said in capsys.readouterr().err
     assert not (tmp_path / "root").exists()
 
@@ -182,7 +182,7 @@ def test_an_index_that_is_not_of_its_files_is_refused(
         folder = tmp_path / str(number)
         shutil.copytree(pretrained, folder)
         change(folder)
-        assert typed(["import", str(folder), "--from", "huggingface", "--output", str(tmp_path / "root")]) in (1, 2)
+        assert typed(["import", str(folder), "--from", "huggingface", "--out", str(tmp_path / "root")]) in (1, 2)
         assert words in capsys.readouterr().err
     assert not (tmp_path / "root").exists()
 
@@ -240,7 +240,7 @@ def test_files_of_torch_that_are_damaged_or_of_classes_are_refused(
         ("list-1.pt", "holds a list, expected a dict", (1, 2)),
         ("nothing", "no such file or directory", (3,)),
     ):
-        ended = typed(["import", str(tmp_path / name), "--from", "torch", "--output", str(tmp_path / "root")])
+        ended = typed(["import", str(tmp_path / name), "--from", "torch", "--out", str(tmp_path / "root")])
         assert ended in codes
         assert words in capsys.readouterr().err
     assert not (tmp_path / "root").exists()

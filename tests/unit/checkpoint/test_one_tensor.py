@@ -45,7 +45,7 @@ def root(shm: Path, tmp_path: Path) -> Path:
 def got(root: Path, name: str, file: str, *more: str, code: int = 0) -> Any:
     path = root.parent / file
     path.unlink(missing_ok=True)
-    assert cli.main(["get", str(root), name, "--output", str(path), *more]) == code
+    assert cli.main(["get", str(root), name, "--out", str(path), *more]) == code
     assert code or not list(root.parent.glob("*.partial-*"))
     if code:
         assert not path.exists()
@@ -78,9 +78,9 @@ def test_what_cannot_be_had_is_named_and_leaves_no_file(root: Path, capsys: pyte
     assert "has no tensor 'model.0.weights'" in capsys.readouterr().err
     got(root, "model.0.weight", "w.bin", code=2)
     (root.parent / "w.npy").write_text("mine")
-    assert cli.main(["get", str(root), "model.0.weight", "--output", str(root.parent / "w.npy")]) == 2
+    assert cli.main(["get", str(root), "model.0.weight", "--out", str(root.parent / "w.npy")]) == 2
     assert (root.parent / "w.npy").read_text() == "mine"
-    assert cli.main(["get", str(root), "model.0.weight", "--output", str(root / "no" / "w.npy")]) == 1
+    assert cli.main(["get", str(root), "model.0.weight", "--out", str(root / "no" / "w.npy")]) == 1
     assert "could not be written: No such file or directory" in capsys.readouterr().err
 
 

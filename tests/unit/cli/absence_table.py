@@ -56,7 +56,7 @@ ENTRIES: Dict[str, Absences] = {
     "infra": GROUP,
     "infra template": Absences(("{gone}.json",), extras=("{config}",)),
     "describe-package": Absences(("{gone}.deb",)),
-    "render": Absences(("{gone}.json --output {out}/bundle",), extras=("{config} --output {out}/bundle",)),
+    "render": Absences(("{gone}.json --out {out}/bundle",), extras=("{config} --out {out}/bundle",)),
     "diff": CLUSTER,
     "upload": CLUSTER,
     "create-cluster": CLUSTER,
@@ -101,7 +101,7 @@ ENTRIES: Dict[str, Absences] = {
     "checkpoint": GROUP,
     "checkpoint ls": Absences(("{gone}", "{gone} --json")),
     "checkpoint show": ROOT,
-    "checkpoint get": Absences(("{gone} w --output {out}/w",)),
+    "checkpoint get": Absences(("{gone} w --out {out}/w",)),
     "checkpoint verify": ROOT,
     "checkpoint repair": ROOT,
     "checkpoint prune": Absences(("{gone} --latest 1",)),
@@ -111,10 +111,10 @@ ENTRIES: Dict[str, Absences] = {
     "checkpoint bench": Absences(extras=("--dir {out}",)),
     "checkpoint diff": Absences(("{gone} {gone}",), extras=("{root} {root}",)),
     "checkpoint export": Absences(
-        ("{gone} --to safetensors --output {out}/e",), extras=("{root} --to torch --output {out}/e",)
+        ("{gone} --to safetensors --out {out}/e",), extras=("{root} --to torch --out {out}/e",)
     ),
     "checkpoint import": Absences(
-        ("{gone} --from safetensors --output {out}/i",), extras=("{file} --from torch --output {out}/i",)
+        ("{gone} --from safetensors --out {out}/i",), extras=("{file} --from torch --out {out}/i",)
     ),
     "checkpoint torture": Absences(extras=("--dir {out}",)),
     "fan-out": Absences(("{gone} {out}",)),

@@ -83,7 +83,7 @@ def test_it_is_imported_and_nothing_is_lost_unsaid(name: str, tmp_path: Path, hk
     for entry in (given.parameters or {}).get("worker_groups", ()):
         kept = entry in file["worker_groups"]
         assert kept or any(f"`{entry['instance_group_name']}`" in line for line in lines), f"{name}: {entry}"
-    assert hk("render", str(made), "--output", str(tmp_path / "bundle")).code == 0
+    assert hk("render", str(made), "--out", str(tmp_path / "bundle")).code == 0
 
 
 def test_a_worker_group_that_there_is_not_is_left_out_with_a_note(tmp_path: Path, hk: Hk) -> None:

@@ -145,12 +145,12 @@ def test_a_warning_does_not_fail(project: Path, hk: Hk) -> None:
 
 
 def test_render_writes_what_upload_would_send(project: Path, hk: Hk) -> None:
-    done = hk("render", "--output", "out", "--json")
+    done = hk("render", "--out", "out", "--json")
     assert done.code == 0
     answer = json.loads(done.out)
     assert json.loads((project / "out/bundle.json").read_text())["bundle_id"] == answer["bundle_id"]
     assert answer["files"] == sum(1 for path in (project / "out").rglob("*") if path.is_file())
-    again = hk("render", "--output", "out")
+    again = hk("render", "--out", "out")
     assert again.code == 0 and answer["bundle_id"] in again.err
 
 
@@ -164,7 +164,7 @@ def test_render_check_says_what_would_change_and_writes_nothing(project: Path, h
     (project / "build/bundle/notes.txt").write_text("mine\n")
     changed = hk("render", "--check")
     assert (changed.code, changed.out) == (1, "changed  node_config.json\nremoved  notes.txt\n")
-    assert "next: hyperpod-kit render provisioning_parameters.json --output build/bundle" in changed.err
+    assert "next: hyperpod-kit render provisioning_parameters.json --out build/bundle" in changed.err
     found = json.loads(hk("render", "--check", "--json").out)
     assert (found["same"], found["changed"], found["removed"]) == (False, ["node_config.json"], ["notes.txt"])
     assert (project / "build/bundle/notes.txt").exists()

@@ -72,9 +72,9 @@ def test_the_schema_goes_where_it_is_asked(tmp_path: Path, hk: Hk) -> None:
     printed = hk("config", "schema")
     assert printed.code == 0 and json.loads(printed.out)["title"].startswith("hyperpod-kit")
     file = tmp_path / "schema.json"
-    assert hk("config", "schema", "--output", str(file)).code == 0
+    assert hk("config", "schema", "--out", str(file)).code == 0
     assert json.loads(file.read_text()) == json.loads(printed.out)
-    assert hk("config", "schema", "--output", str(tmp_path / "no/such/dir.json")).code == 3
+    assert hk("config", "schema", "--out", str(tmp_path / "no/such/dir.json")).code == 3
 
 
 VALUES = st.recursive(

@@ -96,7 +96,7 @@ def test_what_it_makes_is_what_validate_asks_for(
         "role": "missing",
     }
 
-    assert run_command_line(["infra", "template", str(config), "--output", str(tmp_path / "infra.yaml")]) == 0
+    assert run_command_line(["infra", "template", str(config), "--out", str(tmp_path / "infra.yaml")]) == 0
     said = capsys.readouterr().err
     assert "--parameter-overrides Zone1=ZONE" in said
     outputs = make(empty, yaml.safe_load((tmp_path / "infra.yaml").read_text()), {"Zone1": "us-east-1a"})

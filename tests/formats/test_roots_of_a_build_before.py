@@ -88,7 +88,7 @@ def test_checkpoints_are_listed_proven_and_compared(shown: Shown, checkpoints: P
 
 def test_what_they_take_is_counted_and_growth_is_not_known_yet(shown: Shown, checkpoints: Path, tmp_path: Path) -> None:
     words = ["storage", "usage", checkpoints, "--state", tmp_path / "state"]
-    assert "growth is not known yet" in shown(*words)
+    assert "growth is unknown yet" in shown(*words)
     (place,) = json.loads(shown(*words, "--fresh", "--json"))["roots"]
     sizes = [path.lstat().st_size for path in (checkpoints, *checkpoints.rglob("*"))]
     assert (place["total"]["entries"], place["total"]["size"]) == (len(sizes), sum(sizes))

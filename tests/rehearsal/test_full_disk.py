@@ -94,7 +94,7 @@ def test_the_newest_valid_checkpoint_survives_a_rule_on_a_full_disk(cluster: Dri
     assert share >= 97, share
     rule = f"hyperpod-kit storage tier {ROOT} --delete --above 80 --until 70 --keep 1"
     said = admin(cluster, node, f"{rule}; echo exit $?")
-    assert said.splitlines()[-1] == "exit 1" and "more would have to go" in said, said
+    assert said.splitlines()[-1] == "exit 1" and "more must be freed" in said, said
     assert attempts_on(cluster, node, ROOT) == before[-1:]
     assert cluster.on(node, f"hyperpod-kit checkpoint verify {ROOT}", user="trainer")
     cluster.on(node, f"rm {AT}/ballast")

@@ -152,11 +152,11 @@ def live(admin: Admin) -> None:
     assert "the change of cluster life failed: Lifecycle scripts did not run successfully" in refused.stderr
     diagnosis = admin.types("diagnose", code=1)
     assert "step mount:shared failed" in diagnosis.stdout and "efs-denied" in diagnosis.stdout
-    assert "do: elasticfilesystem:ClientMount" in diagnosis.stdout and "4 nodes: 1 not well" in diagnosis.stderr
+    assert "do: elasticfilesystem:ClientMount" in diagnosis.stdout and "4 nodes: 1 unhealthy" in diagnosis.stderr
 
     # The good configuration again, whose bundle is still there: what failed is taken out, and all is well.
     admin.own["mounts"].pop()
     admin.own["cluster"]["instance_groups"][1]["count"] = 2
     admin.write()
     admin.types("update-cluster", "--yes", "--wait", *POLL)
-    assert "nothing is wrong with them" in admin.types("diagnose").stderr
+    assert "no problems found" in admin.types("diagnose").stderr

@@ -87,4 +87,6 @@ def schema(output: Optional[Path]) -> None:
         by_descriptor.write_text(output, json.dumps(built(), indent=2) + "\n")
     except OSError as err:
         raise Absent(f"cannot write {output}: {err.strerror}") from err
-    print_to_stderr(f'wrote {output}; for an editor, the first key of the configuration: "$schema": "./{output.name}"')
+    print_to_stderr(
+        f'wrote {output}; for completion in an editor, begin the configuration with "$schema": "./{output.name}"'
+    )

@@ -116,7 +116,7 @@ def _sentence_with_deploy_command(
     zones = [name for name in parameters if name.startswith("Zone")]
     if form == "terraform":
         variables = " ".join(f"-var {name.lower()}=ZONE" for name in zones)
-        return f"next, beside the file: terraform init && terraform apply {variables}"
+        return f"next, in the directory of the file: terraform init && terraform apply {variables}"
     overrides = " ".join(f"{name}=ZONE" for name in zones)
     return (
         f"next: aws cloudformation deploy --region {settings.cluster.region} --stack-name {settings.cluster.name} "
@@ -153,7 +153,7 @@ def _compare_account_and_print(settings: Settings, template_parts: list[Template
                 grid.add_row(table_cell(head[0]), table_cell(head[1], STYLES.get(head[1], "")), table_cell(line))
         print_table(grid)
         if other_findings:
-            print_to_stderr(f"{other_findings} more findings are about none of these: hyperpod-kit validate --aws")
+            print_to_stderr(f"{other_findings} more findings concern other resources: see hyperpod-kit validate --aws")
     states = {row.state for row in rows}
     if states & {MISSING, DIFFERS}:
         return ExitCode.PROBLEM

@@ -126,8 +126,8 @@ def init(
         missing = questions.missing_required_flags(imported.values, answers)
         if missing and not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise UsageError(
-                f"init needs {', '.join(missing)}",
-                hint="give them, or start from the example: hyperpod-kit init --from-example",
+                f"init requires {', '.join(missing)}",
+                hint="specify them, or start from the example: hyperpod-kit init --from-example",
             )
         if missing:
             answers = _prompt_for_missing_answers(imported.values, answers)
@@ -171,7 +171,7 @@ def _import_existing_configuration(
     from hyperpod_kit.config.reading import document
 
     if cluster_name is not None and cluster_config_file is not None:
-        raise UsageError("--from-cluster and --from-cluster-config: one of them")
+        raise UsageError("--from-cluster and --from-cluster-config exclude each other: choose one")
     if cluster_name is None and cluster_config_file is None and parameters_file is None:
         return ImportedConfiguration({}, ())
     if parameters_file is None:
@@ -236,7 +236,7 @@ def _check_and_print_findings(config: Path) -> int:
         print_to_stderr(finding.render())
     ending = ""
     if findings:
-        ending = ", which has findings"
+        ending = "; see its findings above"
     print_to_stderr(f"wrote {config}" + ending)
     wrong = bool(select_errors(findings))
     if wrong:

@@ -29,7 +29,7 @@ def classify_s3_scripts_downloading_if_directory(
     from hyperpod_kit.config.importing.legacy_scripts import READ, classify_scripts
 
     if directory is not None and directory.exists() and any(directory.iterdir()):
-        raise UsageError(f"{directory} is not empty", hint="name a new directory, which the scripts are put into")
+        raise UsageError(f"{directory} is not empty", hint="specify a new directory for the scripts")
     name, _, prefix = source.partition("://")[2].partition("/")
     prefix = f"{prefix.rstrip('/')}/".lstrip("/")
     bucket = Bucket(name, region)
@@ -38,13 +38,13 @@ def classify_s3_scripts_downloading_if_directory(
     paths = [path for path in sizes if PATH_PATTERN.fullmatch(path)]
     print_to_stderr(f"lifecycle scripts at {source}: {len(sizes)} files")
     for path in sorted(set(sizes) - set(paths)):
-        print_to_stderr(f"not carried over: {path!r} at {source}: no name that a file of a bundle can have")
+        print_to_stderr(f"not carried over: {path!r} at {source}: a file of a bundle cannot have this name")
     if directory is not None:
         selected = paths
     else:
         selected = [path for path in paths if path in READ]
     if sum(sizes[path] for path in selected) > LARGEST:
-        hint = "copy what you need by hand, and give that with --scripts DIR"
+        hint = "copy the scripts that you need to a directory, and specify it with --scripts DIR"
         raise UsageError(f"{source} holds more than {LARGEST >> 20} MiB", hint=hint)
     contents = {path: bucket.get(prefix + path) or b"" for path in selected}
     if directory is not None:
@@ -68,7 +68,7 @@ def classify_legacy_scripts_in_directory(directory: Path, entry: str, config: Pa
     except OSError as err:
         raise UsageError(f"{directory}: {err.strerror}") from err
     if not paths:
-        raise UsageError(f"{directory} holds no files", hint="name the directory that has the lifecycle scripts")
+        raise UsageError(f"{directory} holds no files", hint="specify the directory with the lifecycle scripts")
     print_to_stderr(f"lifecycle scripts in {directory}: {len(paths)} files")
     return classify_scripts(paths, contents, _relative_to_config(directory, config), entry)
 
@@ -84,13 +84,14 @@ def classify_available_legacy_scripts(
         except UsageError:
             raise
         except HyperpodKitError as err:
-            print_to_stderr(f"what lies at {source} is not known: {err}")
+            print_to_stderr(f"cannot read the lifecycle scripts at {source}: {err}")
             return None
     if directory is not None:
         return classify_legacy_scripts_in_directory(directory, entry, config)
     if source:
         print_to_stderr(
-            f"what of {source} is lost by that: give a copy of it with --scripts DIR, or use --from-cluster"
+            f"the lifecycle scripts at {source} were not examined: specify a copy of them with --scripts DIR, or "
+            "use --from-cluster"
         )
     return None
 

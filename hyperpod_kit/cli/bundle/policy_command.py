@@ -48,7 +48,7 @@ def policy(config: Path, group: Optional[str], of_trust: bool, of_admin: bool) -
         if of_trust or group is not None:
             raise UsageError("--admin is about people, --trust and --group are about the nodes' roles: choose one")
         print_document(admin_policy.admin_policy(settings))
-        print_to_stderr("whoever may write to the bundle's prefix is root of every node that is made afterwards")
+        print_to_stderr("whoever may write to the bundle's prefix has root's rights on every node created afterwards")
         return
     role = _role_of_group_or_first(settings, group)
     if of_trust:
@@ -69,12 +69,16 @@ def policy(config: Path, group: Optional[str], of_trust: bool, of_admin: bool) -
         print_to_stderr("hyperpod_kit.metadata_service closes it; --group prints the policy for the role of one group")
     else:
         print_to_stderr(
-            f"on the nodes root{''.join(f', {name}' for name in settings.metadata_users)} can have these rights"
+            f"on the nodes only root{''.join(f', {name}' for name in settings.metadata_users)} can use these "
+            "permissions"
         )
     length = role_policy.policy_length(document)
     limit = role_policy.INLINE_LIMIT
     if length > limit:
-        print_to_stderr(f"{length} characters: IAM takes {limit} of inline policies; make managed ones of its parts")
+        print_to_stderr(
+            f"the policy has {length} characters, and IAM allows {limit} for inline policies: split it into managed "
+            "policies"
+        )
     else:
         print_to_stderr(
             f"next: write this to a file (> policy.json), then aws iam put-role-policy --role-name {role.name} "

@@ -101,7 +101,7 @@ def _query_account_facts_unless_region_wrong(checked: Checked) -> Optional[Accou
     from hyperpod_kit.preflight.run.gather import gather_account_facts
 
     if not checked.has_no_error_in_or_around("hyperpod_kit.cluster.region"):
-        print_to_stderr("AWS was not asked: correct hyperpod_kit.cluster.region first")
+        print_to_stderr("the AWS checks were not run: correct hyperpod_kit.cluster.region first")
         return None
     with live_status():
         return gather_account_facts(checked.settings, checked.has_no_error_in_or_around)
@@ -153,7 +153,7 @@ def _summary_line(checked: Checked, shown: Sequence[Finding], hidden: int, facts
         numbers += [f"{hidden} suppressed"]
     caller_text = ""
     if facts:
-        caller_text = f" (asked as {facts.caller.arn})"
+        caller_text = f" (checked as {facts.caller.arn})"
     if counts["error"]:
         return f"{checked.path}: {', '.join(numbers)}{caller_text}"
     cluster = checked.settings.cluster

@@ -68,7 +68,7 @@ def create_cluster(
                 types = group.get("InstanceRequirements", {}).get("InstanceTypes") or [group["InstanceType"]]
                 print_to_stderr(f"{group['InstanceGroupName']}: {group['InstanceCount']} x {' or '.join(types)}")
             print_to_stderr(
-                f"the request for cluster {settings.cluster.name} is right; nothing was sent (--json shows it)"
+                f"the request for cluster {settings.cluster.name} is valid; nothing was sent (--json shows it)"
             )
         return
     sagemaker = SageMaker(settings.cluster.region)
@@ -79,7 +79,7 @@ def create_cluster(
         bundle = planned.bundle.bundle_id
     what = "is being created"
     if made.existed:
-        what = f"is there already, and what {config} says"
+        what = f"exists already and matches {config}"
     bundle_text = ""
     if bundle:
         bundle_text = f" with bundle {bundle}"
@@ -132,7 +132,7 @@ def wait(
     state = wait_until_ready(SageMaker(chosen.region), chosen.name, timeout=timeout, interval=interval)
     print_to_stderr(f"cluster {chosen.name} is ready")
     if state.failure:
-        print_to_stderr(f"AWS still says of an earlier change: {state.failure}")
+        print_to_stderr(f"AWS still reports a failure of an earlier change: {state.failure}")
     if as_json:
         print_json("wait", state.to_dict())
 
@@ -173,8 +173,8 @@ def describe_cluster(config: Path, cluster: Optional[str], region: Optional[str]
 def _print_cluster_state(state: ClusterState, plans: Mapping[str, str]) -> None:
     mode = ""
     if state.continuous:
-        mode = ", nodes provisioned continuously"
-    numbers = [Column(head, is_number=True) for head in ("NODES", "WANTED")]
+        mode = ", continuous provisioning"
+    numbers = [Column(head, is_number=True) for head in ("NODES", "TARGET")]
     grid = TextTable(
         ("GROUP", *numbers, Column("NODE STATES", folds=True)), f"cluster {state.name}: {state.status}{mode}"
     )
@@ -282,7 +282,7 @@ def delete_cluster(
         print_to_stderr(f"cluster {name} is being deleted")
     if then_wait:
         wait_until_deleted(sagemaker, name, timeout=timeout, interval=interval)
-        print_to_stderr(f"cluster {name} is gone")
+        print_to_stderr(f"cluster {name} is deleted")
     if as_json:
         print_json(
             "delete-cluster",

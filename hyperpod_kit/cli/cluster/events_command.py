@@ -146,7 +146,7 @@ def _query_with_limited_retries(query: Callable[[], list[Event]], interval: floa
         except NoCredentials:
             raise
         except Unreachable as err:
-            print_to_stderr(f"{err.message}; asking again ({turn} of {PATIENCE - 1})")
+            print_to_stderr(f"{err.message}; retrying ({turn} of {PATIENCE - 1})")
         time.sleep(interval)
     return query()
 

@@ -29,7 +29,7 @@ def drain_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def with_jobs(*, when_idle: bool, drain: bool, drain_timeout: float, ssh: SshSettings, **options: Any) -> Any:
         if when_idle and drain:
-            raise UsageError("--when-idle waits for all jobs and --drain queues some of them again: choose one of them")
+            raise UsageError("--when-idle waits for all jobs and --drain requeues some of them: choose one")
         with ExitStack() as stack:
             return command(first=JobsFirst(stack, ssh, when_idle, drain, drain_timeout), **options)
 
@@ -74,7 +74,7 @@ class JobsFirst:
     def ask_jobs_to_save(self) -> None:
         """Have jobs asked to save and queued again. Raises UsageError where something else was asked for."""
         if self.is_requested:
-            raise UsageError("--requeue asks jobs to save and queues them again: without --when-idle and --drain")
+            raise UsageError("--requeue makes jobs save and requeues them: omit --when-idle and --drain")
         self.is_requested = self.asks_to_save = True
 
     def load_jobs_on_nodes(self, cluster: LiveCluster, node_names: Sequence[str]) -> None:
@@ -113,7 +113,7 @@ class JobsFirst:
         if len(self.jobs) > MOST_SHOWN:
             print_to_stderr(f"and {len(self.jobs) - MOST_SHOWN} more jobs (--json lists all)")
         if not self.jobs:
-            print_to_stderr(f"no job has any of {nodes_text}")
+            print_to_stderr(f"no job runs on {nodes_text}")
 
     def confirmation_question_prefix(self, *, aws_chooses: bool = False) -> str:
         """Return what the question of the command begins with.
@@ -125,11 +125,11 @@ class JobsFirst:
         if not self.jobs:
             return ""
         if len(self.jobs) == 1:
-            count, fate = "1 job has", "it is waited for"
+            count, fate = "1 job runs on", "the command waits for it"
         else:
-            count, fate = f"{len(self.jobs)} jobs have", "they are waited for"
+            count, fate = f"{len(self.jobs)} jobs run on", "the command waits for them"
         if aws_chooses:
-            return f"{count} nodes of which AWS takes some (--when-idle or --drain takes idle ones first, and waits). "
+            return f"{count} nodes of which AWS deletes some (--when-idle or --drain deletes idle nodes first, and waits). "
         if not self.is_requested:
             return f"{count} these nodes and will be ended (--when-idle or --drain waits). "
         return f"{count} these nodes; {fate}. "

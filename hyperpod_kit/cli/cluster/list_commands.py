@@ -129,7 +129,7 @@ def list_cluster_nodes(
         try:
             nodes, before = select(list_nodes(sagemaker, chosen.name)), nodes
         except Unreachable as err:
-            print_to_stderr(f"{err.message}; asking again in {watch:g} s")
+            print_to_stderr(f"{err.message}; retrying in {watch:g} s")
             continue
         if as_json:
             print_json_line("list-cluster-nodes", _nodes_to_json(chosen.name, nodes))

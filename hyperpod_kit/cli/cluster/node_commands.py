@@ -120,7 +120,7 @@ def delete_node(**given: Any) -> int:
     """
     from hyperpod_kit.cluster.nodes import delete_nodes
 
-    question = "Delete {}? Everything on their own disks is lost, and nothing takes their place."
+    question = "Delete {}? Everything on their own disks is lost, and they are not replaced."
     verb = Verb(delete_nodes, "delete-node", "deleted", question)
     return _run_node_command(verb, **given)
 

@@ -70,7 +70,7 @@ def operations(
 def describe_operation(operation: Mapping[str, Any]) -> list[str]:
     """Lines about one operation: what it is, then each group."""
     kind, status = operation.get("Type", "?"), operation.get("Status", "?")
-    lines = [f"{operation.get('OperationId', '')} {kind} {status}, begun {format_utc(operation.get('CreationTime'))}"]
+    lines = [f"{operation.get('OperationId', '')} {kind} {status}, started {format_utc(operation.get('CreationTime'))}"]
     for group in operation.get("ScalingDetails") or ():
         original, desired = group.get("Original") or {}, group.get("Desired") or {}
         least = ""
@@ -78,8 +78,8 @@ def describe_operation(operation: Mapping[str, Any]) -> list[str]:
             least = f", at least {desired['MinCount']}"
         lines.append(
             f"  {group.get('InstanceGroupName', '')} {group.get('Status', '')}: "
-            f"{original.get('CurrentCount', '?')} of {original.get('TargetCount', '?')} nodes when it began, "
-            f"{desired.get('TargetCount', '?')} wanted{least}"
+            f"{original.get('CurrentCount', '?')} of {original.get('TargetCount', '?')} nodes at the start, "
+            f"{desired.get('TargetCount', '?')} requested{least}"
         )
     for group in operation.get("DeepHealthCheckDetails") or ():
         nodes = ", ".join(group.get("InstanceIds") or ()) or "all nodes"
@@ -90,7 +90,7 @@ def describe_operation(operation: Mapping[str, Any]) -> list[str]:
 
 
 def _print_operations(newest_operations: Sequence[Mapping[str, Any]]) -> None:
-    grid = TextTable(("ID", "TYPE", "STATUS", "BEGUN"))
+    grid = TextTable(("ID", "TYPE", "STATUS", "STARTED"))
     for operation in newest_operations:
         grid.add_row(
             table_cell(str(operation.get("OperationId", ""))),

@@ -156,7 +156,7 @@ def pause(config: Path) -> int:
     """
     scene = _load(config)
     scene.records.set_pause(True)
-    print_to_stderr("no further batch begins; next: hyperpod-kit rollout status, hyperpod-kit rollout resume")
+    print_to_stderr("no further batch will start; next: hyperpod-kit rollout status, hyperpod-kit rollout resume")
     return 0
 
 
@@ -270,7 +270,7 @@ def _start(request: RolloutRequest, *, resumes: bool) -> int:
     record = _read_record(scene, request)
     if resumes and (record is None or record.bundle_id != bundle.bundle_id):
         raise ClusterError(
-            f"there is no rollout of bundle {bundle.bundle_id}, which this configuration renders, to go on with",
+            f"no rollout to resume of bundle {bundle.bundle_id}, which this configuration renders",
             hint="hyperpod-kit rollout start, which also ends the pause of another bundle",
         )
     if record is None or record.bundle_id != bundle.bundle_id:
@@ -294,9 +294,10 @@ def _read_record(scene: _Scene, request: RolloutRequest) -> Optional[RolloutReco
         return record
     changed_at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(record.changed_at))
     raise ClusterError(
-        f"{record.by} is at work on cluster {scene.cluster.name} with bundle {record.bundle_id}; "
-        f"the record was last written at {changed_at}",
-        hint="hyperpod-kit rollout pause ends it after its batch; where its machine is gone, repeat with --take-over",
+        f"a rollout of bundle {record.bundle_id} on cluster {scene.cluster.name} is running, by {record.by}; "
+        f"its record was last written at {changed_at}",
+        hint="hyperpod-kit rollout pause ends it after its batch; if its machine is gone, repeat the command with "
+        "--take-over",
     )
 
 
@@ -333,7 +334,7 @@ def _query_bundles(
 ) -> list[NodeBundle]:
     from hyperpod_kit.remote.diagnosis.installed_bundles import query_bundles
 
-    with progress_bar(f"asking {len(targets)} nodes", len(targets)) as advance:
+    with progress_bar(f"querying {len(targets)} nodes", len(targets)) as advance:
         return query_bundles(targets, connect, timeout=ssh.command_timeout, progress=lambda _: advance(1))
 
 
@@ -391,10 +392,10 @@ def _roll(
         try:
             record = run.run(scene.records, record, end)
         except KeyboardInterrupt:
-            print_to_stderr(f"\nnext: {next_command} goes on from here")
+            print_to_stderr(f"\nnext: {next_command} continues from here")
             raise
         except WaitTimeout as err:
-            hint = f"{next_command} goes on; --drain-timeout SECONDS waits longer"
+            hint = f"{next_command} continues; --drain-timeout SECONDS waits longer"
             raise WaitTimeout(err.message, hint=hint) from err
     return _end(replace(report, record=record, switches=tuple(run.switches)), request)
 
@@ -408,9 +409,9 @@ def _jobs_question_prefix(first: JobsFirst) -> str:
     ids = ", ".join(job.id for job in first.jobs[:5])
     if len(first.jobs) > 5:
         ids = f"{ids}, …"
-    fate = "they go on, with the bundle that they began with"
+    fate = "they continue with the bundle that they started with"
     if first.is_requested:
-        fate = "each batch waits for its own"
+        fate = "each batch waits for the jobs on its nodes"
     return f"Jobs on these nodes: {len(first.jobs)} ({ids}); {fate}. "
 
 

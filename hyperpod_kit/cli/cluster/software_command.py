@@ -101,9 +101,8 @@ def update_software(
     _require_lifecycle_scripts_in_s3(software.groups_by_lifecycle_script(live, meant), chosen.region)
     require_confirmation(
         f"{first.confirmation_question_prefix()}Swap the root volumes of {len(nodes)} nodes "
-        f"({', '.join(meant)})? What runs "
-        "on them ends, "
-        "and what lies on their own disks is lost.",
+        f"({', '.join(meant)})? Whatever "
+        "runs on them ends, and everything on their own disks is lost.",
         yes=yes,
     )
     vacated = first.vacate_if_requested(names, "update-software")
@@ -120,7 +119,7 @@ def update_software(
     def lacking() -> Sequence[str]:
         late = software.instances_not_updated(nodes, software.list_node_software(sagemaker.list_nodes(chosen.name)))
         if late:
-            return [f"{len(late)} of {len(nodes)} nodes not updated, first {late[0]}"]
+            return [f"{len(late)} of {len(nodes)} nodes not updated yet, first {late[0]}"]
         return []
 
     stale = str(live.get("FailureMessage", ""))
@@ -139,15 +138,16 @@ def _require_slurm_state_survives_update(chosen: Cluster, groups: Sequence[str],
         return
     if settings is None:
         raise ClusterError(
-            "without the configuration it is not known which group is the controller's, and whether Slurm's state "
+            "without the configuration, it is unknown which group is the controller's and whether Slurm's state "
             "outlives its root volume",
-            hint="name the configuration file; --forget-jobs if every job may be lost",
+            hint="specify the configuration file, or use --forget-jobs if every job may be lost",
         )
     if not settings.slurm_state_mount_name:
         raise ClusterError(
             f"Slurm's state is on the own disk of {settings.parameters.controller_group}: with a fresh root volume "
             "every job and queue is lost, and job numbers start at 1 again",
-            hint="--group for the others; or keep it on FSx or EFS (`hyperpod_kit.slurm.state`); or --forget-jobs",
+            hint="use --group for the other groups, keep the state on FSx or EFS (`hyperpod_kit.slurm.state`), or "
+            "use --forget-jobs",
         )
 
 
@@ -159,8 +159,8 @@ def _require_lifecycle_scripts_in_s3(groups_by_script_uri: Mapping[str, Sequence
         bucket, _, key = uri[len("s3://") :].partition("/")
         if "" not in Bucket(bucket, region).sizes_by_relative_key(key):
             raise ClusterError(
-                f"{uri} is not there: nodes of {', '.join(groups)} would restart without mounts and hooks",
-                hint="hyperpod-kit upload if it is the bundle of this configuration; otherwise restore it",
+                f"{uri} does not exist: nodes of {', '.join(groups)} would restart without mounts and hooks",
+                hint="run hyperpod-kit upload if it is the bundle of this configuration; otherwise restore it",
             )
 
 

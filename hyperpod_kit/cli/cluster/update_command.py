@@ -97,11 +97,11 @@ def update_cluster(
     else:
         print_changes(update_plan)
     if not update_plan.can_api_do_all:
-        print_to_stderr(f"cluster {name} cannot become what {config} says; nothing was sent")
+        print_to_stderr(f"cluster {name} cannot be changed to match {config}; nothing was sent")
         return 1
     if update_plan.destroyed_node_count:
         if leaving:
-            print_to_stderr(f"these nodes go: {', '.join(f'{node.instance_id} ({node.group})' for node in leaving)}")
+            print_to_stderr(f"nodes to delete: {', '.join(f'{node.instance_id} ({node.group})' for node in leaving)}")
         first.print_jobs(
             "these nodes" if leaving else f"the nodes of {', '.join(update_plan.leaving_node_counts_by_group)}"
         )
@@ -112,7 +112,8 @@ def update_cluster(
         if update_plan.destroyed_node_count:
             beginning = first.confirmation_question_prefix(aws_chooses=not first.is_requested)
             require_confirmation(
-                f"{beginning}{update_plan.destroyed_node_count} nodes go, with everything on their own disks. Go on?",
+                f"{beginning}{update_plan.destroyed_node_count} nodes and everything on their own disks will be "
+                "deleted. Continue?",
                 yes=yes,
             )
         if planned.bundle is not None:
@@ -127,7 +128,7 @@ def update_cluster(
             sagemaker.update_cluster(update_plan.request)
         print_to_stderr(f"cluster {name} is being updated")
     else:
-        print_to_stderr(f"cluster {name} is what {config} says")
+        print_to_stderr(f"cluster {name} matches {config}")
     if then_wait:
         stale = str(live.get("FailureMessage", ""))
         wait_until_ready(
@@ -186,7 +187,7 @@ def _vacate_and_delete_nodes(cluster: LiveCluster, leaving: Sequence[ClusterNode
         first.undrain_nodes(vacated, [names[entry["NodeId"]] for entry in refused if entry["NodeId"] in names])
         refusals = "; ".join(f"{entry['NodeId']}: {entry['ErrorCode']}: {entry['Message']}" for entry in refused)
         raise ClusterError(
-            f"AWS does not delete {len(refused)} of {len(leaving)} nodes: {refusals}",
+            f"AWS refused to delete {len(refused)} of {len(leaving)} nodes: {refusals}",
             hint=f"hyperpod-kit wait --cluster {cluster.name}, then repeat the command",
         )
 
@@ -196,10 +197,11 @@ def _describe_how_to_replace_nodes(groups: Sequence[str], controller: str) -> st
     ways = []
     if set(groups) - {controller}:
         ways.append(
-            "hyperpod-kit replace-node for the nodes that are to have it, or hyperpod-kit rollout start in place"
+            "hyperpod-kit replace-node for the nodes that need the change, or hyperpod-kit rollout start to change "
+            "them in place"
         )
     if controller in groups:
-        ways.append(f"{controller} cannot be replaced: hyperpod-kit rollout start brings it a bundle in place")
+        ways.append(f"{controller} cannot be replaced: hyperpod-kit rollout start installs a bundle on it in place")
     return "; ".join(ways)
 
 
@@ -209,11 +211,11 @@ def print_changes(update_plan: Update) -> None:
 
     if not update_plan.changes:
         return
-    grid = TextTable(("WHERE", "WHAT", *(Column(head, folds=True) for head in ("NOW", "WANTED", "HOW"))))
+    grid = TextTable(("WHERE", "WHAT", *(Column(head, folds=True) for head in ("NOW", "NEW", "HOW"))))
     for change in update_plan.changes:
         loss = ""
         if change.destroys:
-            loss = f"{change.destroys} nodes go"
+            loss = f"deletes {change.destroys} nodes"
         note = "; ".join(filter(None, (change.note, loss)))
         note_text = ""
         if note:

@@ -94,8 +94,9 @@ def policy(config: Path, role: bool) -> None:
     observed = homes.observe_homes_and_plan_changes(Efs(settings.cluster.region), settings)
     if observed.missing_access_points:
         print_to_stderr(
-            f"not in it yet: {', '.join(item.desired.owner_description for item in observed.missing_access_points)} "
-            "(hyperpod-kit users apply)"
+            "not in the policy yet: "
+            f"{', '.join(item.desired.owner_description for item in observed.missing_access_points)} "
+            "(run hyperpod-kit users apply)"
         )
     if role:
         document = policies.execution_role_policy(observed.arn, observed.existing_access_point_arns)
@@ -144,10 +145,11 @@ def _print_access_points(observed: ObservedHomes, as_json: bool, *, changed: boo
     for orphan in observed.orphans:
         whose = orphan.point.owner_description
         print_to_stderr(
-            f"{orphan.description}: {whose} is no longer in the configuration, the nodes may not mount it; it stays"
+            f"{orphan.description}: {whose} is no longer in the configuration; the access point is kept, and nodes "
+            "may not mount it"
         )
     if dry_run:
-        verdict = "the policy would be put"
+        verdict = "the policy would be set"
         if observed.is_complete_with_policy_in_force:
-            verdict = "the policy is right"
+            verdict = "the policy is up to date"
         print_to_stderr(verdict)

@@ -58,7 +58,7 @@ def wait_until_ready(
             )
     except KeyboardInterrupt:
         print_to_stderr(
-            f"\nonly the waiting ends: what AWS was asked for goes on; next: hyperpod-kit wait --cluster {name}"
+            f"\nonly the waiting ended, AWS continues with the request; next: hyperpod-kit wait --cluster {name}"
         )
         raise
 
@@ -82,6 +82,7 @@ def wait_until_deleted(sagemaker: SageMaker, name: str, *, timeout: float, inter
             )
     except KeyboardInterrupt:
         print_to_stderr(
-            f"\nonly the waiting ends: the deletion goes on; next: hyperpod-kit delete-cluster --cluster {name} --wait"
+            f"\nonly the waiting ended, the deletion continues; next: hyperpod-kit delete-cluster --cluster {name} "
+            "--wait"
         )
         raise

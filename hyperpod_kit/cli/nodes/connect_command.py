@@ -67,7 +67,9 @@ def connect(
 
     node, command = nodes[0] if nodes else None, nodes[1:]
     if command and not over_ssh:
-        raise UsageError("a session takes no command", hint="--ssh -- COMMAND, or begin the session and type it")
+        raise UsageError(
+            "an SSM session accepts no command", hint="use --ssh -- COMMAND, or open the session and type the command"
+        )
     chosen = resolve_cluster(config, cluster, region)
     sagemaker = SageMaker(chosen.region, connections=LOOKUPS)
     live = sagemaker.describe_cluster(chosen.name)

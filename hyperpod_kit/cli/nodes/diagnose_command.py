@@ -76,7 +76,7 @@ def diagnose(
     count = len(case.targets)
     with open_ssh_or_ssm_connector(
         live, ssh, [target for target, _ in case.targets], print_to_stderr
-    ) as connect, progress_bar(f"asking {count} nodes", count) as advance:
+    ) as connect, progress_bar(f"querying {count} nodes", count) as advance:
         diagnosis = case.diagnose(connect, ssh.command_timeout, lambda done: advance(1))
     if as_json:
         print_json("diagnose", diagnosis.to_dict())
@@ -102,9 +102,11 @@ def _print_diagnosis(diagnosis: ClusterDiagnosis, with_log: bool) -> None:
         for recognised in recognise(diagnosis.failure):
             print_text(f"  {recognised.cause.code}: {recognised.cause.meaning}\n  do: {recognised.cause.remedy}")
     for few in diagnosis.few:
-        print_text(f"{few.group}: {few.desired} nodes wanted, {few.listed} listed by AWS, cluster {diagnosis.status}")
+        print_text(
+            f"{few.group}: {few.desired} nodes requested, {few.listed} listed by AWS, cluster {diagnosis.status}"
+        )
     if diagnosis.few:
-        print_text("  do: hyperpod-kit events, and hyperpod-kit wait: it says what comes")
+        print_text("  do: run hyperpod-kit events for the reason, and hyperpod-kit wait to follow the progress")
     _print_group_activities(diagnosis)
     for node in diagnosis.nodes:
         for line in describe_diagnosis(node):
@@ -114,10 +116,10 @@ def _print_diagnosis(diagnosis: ClusterDiagnosis, with_log: bool) -> None:
                 print_text(f"    {clean_one_line(line, LONGEST_LINE)}")
     sick = sum(not node.healthy for node in diagnosis.nodes)
     sent_count = sum(node.sent_at > 0 for node in diagnosis.nodes)
-    sent = f" ({sent_count} of them by what they have sent to CloudWatch)" if sent_count else ""
+    sent = f" ({sent_count} of them by their reports in CloudWatch)" if sent_count else ""
     missing = sum(shortage.desired - shortage.listed for shortage in diagnosis.few)
-    state_text = "nothing is wrong with them"
+    state_text = "no problems found"
     if sick or missing:
-        state_text = f"{sick} not well"
+        state_text = f"{sick} unhealthy"
     missing_text = f", {missing} missing" if missing else ""
     print_to_stderr(f"{len(diagnosis.nodes)} nodes: {state_text}{missing_text}{sent}")

@@ -121,7 +121,7 @@ def _query_installed_bundles(cluster: LiveCluster, ssh: SshSettings) -> list[Nod
 
     targets = cluster.list_targets()
     with open_ssh_or_ssm_connector(cluster, ssh, targets, print_to_stderr) as connect, progress_bar(
-        f"asking {len(targets)} nodes", len(targets)
+        f"querying {len(targets)} nodes", len(targets)
     ) as advance:
         return query_bundles(targets, connect, timeout=ssh.command_timeout, progress=lambda node_bundle: advance(1))
 

@@ -91,8 +91,8 @@ def fleet(
     """
     if notes is not None:
         if watch is not None or save is not None:
-            raise UsageError("--notes reads what was kept once", hint="leave out --watch and --save")
-        view = _view_of_saved_notes(notes, cluster or "kept notes", roots)
+            raise UsageError("--notes reads saved notes and queries no node", hint="leave out --watch and --save")
+        view = _view_of_saved_notes(notes, cluster or "saved notes", roots)
         _show(view, page, each, as_json)
         return _exit_code(view)
     from hyperpod_kit.remote.fleet.gathering import query_fleet
@@ -101,7 +101,7 @@ def fleet(
     live = make_live_cluster(resolve_cluster(config, cluster, region))
 
     def look() -> FleetView:
-        bar = functools.partial(progress_bar, "asking nodes")
+        bar = functools.partial(progress_bar, "querying nodes")
         view, read = query_fleet(live, ssh, roots, print_to_stderr, bar, time.time)
         if save is not None:
             save_notes(save, read)
@@ -120,7 +120,7 @@ def _view_of_saved_notes(directory: Path, cluster: str, roots: tuple[str, ...]) 
     from hyperpod_kit.remote.fleet.gathering import query_roots
     from hyperpod_kit.remote.fleet.node_notes import read_saved_notes
 
-    not_known = ["Slurm's queue: these are notes that were kept"]
+    not_known = ["Slurm's queue: saved notes do not contain it"]
     statuses = query_roots(roots, None, not_known)
     return build_fleet_view(cluster, None, read_saved_notes(directory), (), statuses, not_known)
 
@@ -136,7 +136,7 @@ def _watch(
         try:
             view = look()
         except (AwsError, ClusterError, Unreachable) as err:
-            print_to_stderr(f"could not look: {err.message}")
+            print_to_stderr(f"could not query the cluster: {err.message}")
 
 
 def _show(view: FleetView, page: Optional[Path], each: bool, as_json: bool) -> None:

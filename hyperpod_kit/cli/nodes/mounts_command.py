@@ -94,7 +94,7 @@ def validate_mounts(
             live,
             transport,
             max_age,
-            lambda count: progress_bar(f"asking {count} nodes {transport.description}", count),
+            lambda count: progress_bar(f"querying {count} nodes {transport.description}", count),
         )
         if watch is not None:
             print_first_status_then_changes(shown, poll_fleet(once, watch))

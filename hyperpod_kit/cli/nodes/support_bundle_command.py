@@ -118,7 +118,7 @@ def _resolve_despite_errors(config: Path, cluster: Optional[str], region: Option
         written = kit.get("cluster") if isinstance(kit, dict) else None
         if not isinstance(written, dict) or not re.fullmatch(CLUSTER_NAME, str(written.get("name"))):
             raise
-        print_to_stderr(f"{config} has errors; of it the name of the cluster is taken: {written['name']}")
+        print_to_stderr(f"{config} has errors; only the cluster's name and region are used: {written['name']}")
         return Cluster(str(written["name"]), region or str(written.get("region") or "") or None, None)
 
 
@@ -135,9 +135,9 @@ def _add_nodes(
     if not named:
         chosen = collecting.choose_nodes(targets)
     if len(chosen) < len(targets):
-        archive.leave_out(f"{len(targets) - len(chosen)} more nodes", "not asked: --node names one that is to be")
+        archive.leave_out(f"{len(targets) - len(chosen)} more nodes", "not queried: select nodes with --node")
     connect = stack.enter_context(open_ssh_or_ssm_connector(live, ssh, chosen, print_to_stderr))
-    with progress_bar(f"asking {len(chosen)} nodes", len(chosen)) as advance:
+    with progress_bar(f"querying {len(chosen)} nodes", len(chosen)) as advance:
         silent = collecting.add_nodes(
             archive, chosen, connect, timeout=ssh.command_timeout, progress=lambda files: advance(1)
         )
@@ -156,11 +156,11 @@ def _print_archive(archive: SupportArchive, path: Path, size: int, as_json: bool
     for member in archive.members:
         cut = ""
         if member.cut:
-            cut = ", a part of it"
+            cut = ", truncated"
         print_text(f"{member.name}  {len(member.data)} bytes{cut}  ({member.source})")
     for left_out in archive.left_out:
-        print_text(f"not in it: {left_out.what}: {left_out.reason}")
+        print_text(f"not included: {left_out.what}: {left_out.reason}")
     taken = ", ".join(f"{count} x {what}" for what, count in manifest["removed"].items())
-    print_text(f"taken out: {taken or 'nothing looked like a secret'}")
-    print_to_stderr(f"{path} written, {size} bytes, for you alone to read; nothing was sent")
-    print_to_stderr("it has names of hosts, users, buckets and paths: look through it before you send it")
+    print_text(f"removed: {taken or 'nothing, no text looked like a secret'}")
+    print_to_stderr(f"{path} written, {size} bytes, readable only by you; nothing was sent")
+    print_to_stderr("it contains names of hosts, users, buckets and paths: review it before you send it")

@@ -65,7 +65,7 @@ def import_(kind: str, places: tuple[Path, ...], ledger: Path, as_json: bool) ->
         print_json("storage audit import", {"files": len(log_files), "records": records, "gaps": gaps, "again": again})
     else:
         print_text(
-            f"{len(log_files):,} files: {records:,} new records, {gaps:,} new gaps, {again:,} were there already"
+            f"{len(log_files):,} files: {records:,} new records, {gaps:,} new gaps, {again:,} records already present"
         )
     return 0
 
@@ -108,7 +108,9 @@ def jobs(given: Optional[Path], since: str, ledger: Path, as_json: bool) -> int:
         try:
             text = LocalRunner().run(argv, timeout=300.0, env={"SLURM_TIME_FORMAT": "%s"}).stdout
         except RunError as err:
-            raise Unreachable(f"cannot ask Slurm's accounting: {err}", hint="sacct, and what it says") from err
+            raise Unreachable(
+                f"cannot query Slurm's accounting: {err}", hint="run sacct to see its error message"
+            ) from err
     with _open_ledger(ledger, create=True) as kept:
         count = kept.add_or_replace_jobs(accounting.parse_sacct_jobs_per_node(text.splitlines()))
     if as_json:
@@ -192,12 +194,12 @@ def verify(ledger: Path, alerts: Optional[Path], alerts_state: Optional[Path], a
         print_json("storage audit verify", {**verdict._asdict(), "ok": verdict.broken is None, **report})
     elif verdict.broken is None:
         print_text(
-            f"{verdict.rows:,} rows hold; {verdict.removed:,} older ones were removed by `retain`; "
+            f"{verdict.rows:,} rows are intact; {verdict.removed:,} older rows were removed by `retain`; "
             f"last digest {verdict.last}"
         )
     else:
         print_to_stderr(
-            f"row {verdict.broken} does not follow from the one before it: rows were changed or taken out there"
+            f"row {verdict.broken} does not follow from the previous row: rows were changed or removed there"
         )
     waits = sent is not None and bool(sent.waiting or sent.failed)
     if verdict.broken is None and not waits:
@@ -216,7 +218,7 @@ def _check_and_send_tamper_alert(
         alert = Alert(
             str(ledger),
             f"the audit ledger {ledger.name} was changed",
-            f"Row {verdict.broken} of {ledger} does not follow from the one before it: rows were changed or taken out "
+            f"Row {verdict.broken} of {ledger} does not follow from the previous row: rows were changed or removed "
             f"there. Compare it with a copy of its last digest: hyperpod-kit storage audit verify --ledger {ledger}",
         )
     return alerts_show.check_send_and_print_alerts(
@@ -249,7 +251,7 @@ def retain(older_than: str, dry_run: bool, ledger: Path, as_json: bool) -> int:
     else:
         verb = "were removed"
         if dry_run:
-            verb = "would go"
+            verb = "would be removed"
         print_text(f"{count:,} records {verb}")
     return 0
 
@@ -311,4 +313,4 @@ def _print_audit_rows_and_gaps(matches: AuditResult, as_json: bool) -> None:
     if len(matches.gaps) > 20:
         print_to_stderr(f"and {len(matches.gaps) - 20:,} more gaps; --json lists them")
     if matches.more:
-        print_to_stderr("there are more rows: --limit")
+        print_to_stderr("there are more rows: increase --limit")

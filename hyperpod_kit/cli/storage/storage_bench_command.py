@@ -82,7 +82,7 @@ def bench(
     from hyperpod_kit.storage.plan import calibration, facts
 
     if output is not None and no_replay:
-        raise UsageError("--out needs saves, and --no-replay measures none", hint="without --no-replay")
+        raise UsageError("--out requires measured saves, and --no-replay measures none", hint="omit --no-replay")
     most = facts.parse_size(budget)
     chosen = writers or WRITERS
     size = most / 2 / 3 / len(chosen)

@@ -174,7 +174,7 @@ def plan(
         show.print_calibration_against_predictions(measurements, as_json, include_streaming_times=calibration == "seed")
         return 0
     if ledger is not None and mtbf is not None:
-        raise UsageError("--mtbf says how often the job fails, and so does --ledger", hint="name one of them")
+        raise UsageError("--mtbf and --ledger both set how often the job fails", hint="specify one of them")
     if ledger is not None:
         between, source = failures.measure_mtbf_seconds_from_ledger(ledger), f"counted in {ledger}"
     elif mtbf is not None:
@@ -237,11 +237,9 @@ def _parse_data_set(
     if size is None and files is None and rows is None:
         return None
     if size is None or files is None:
-        raise UsageError("a data set has a size and a number of files", hint="--data-size 100GB --data-files 1000")
+        raise UsageError("a data set requires a size and a number of files", hint="--data-size 100GB --data-files 1000")
     if pace and rows is None:
-        raise UsageError(
-            "how much training reads follows from --data-rows and --rows-per-second", hint="--data-rows 90M"
-        )
+        raise UsageError("--rows-per-second requires --data-rows", hint="--data-rows 90M")
     row_count = 0.0
     if rows:
         row_count = fact_parsers.parse_count(rows)

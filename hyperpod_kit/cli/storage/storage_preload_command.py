@@ -77,7 +77,7 @@ def preload(
     if not places and files_from is None:
         raise UsageError("specify the files", hint="PATH…, or --files-from FILE")
     if not (submit or then) and (partition or more):
-        raise UsageError("--partition and --sbatch are of a job", hint="--submit, or --then SBATCH-LINE")
+        raise UsageError("--partition and --sbatch require a job", hint="add --submit, or --then SBATCH-LINE")
     if submit or then:
         return _submit_preload_job(
             _preload_command_line(places, files_from, workers, rate, patience), partition, more, then, dry_run, as_json
@@ -182,7 +182,7 @@ def _submit_preload_job(
     else:
         job_text = ""
         if done.job:
-            job_text = f", job {done.job} behind it"
+            job_text = f", then job {done.job}"
         print_text(f"preload {done.preload}" + job_text)
         print_to_stderr(f"next: tail -f slurm-{done.preload}.out")
     return 0
@@ -199,9 +199,9 @@ def _print_preload_result(done: PreloadResult) -> None:
     if len(done.failed) > 20:
         print_to_stderr(f"and {len(done.failed) - 20:,} more; --json lists them")
     for sentence in done.unread[:20]:
-        print_to_stderr(f"{sentence}: what is in it was not brought")
+        print_to_stderr(f"{sentence}: the files in it were not preloaded")
     here = done.files - len(done.failed)
-    print_text(f"{here:,} of {done.files:,} files are here, {format_size(done.size)} altogether")
+    print_text(f"{here:,} of {done.files:,} files are loaded, {format_size(done.size)} in total")
 
 
 @contextmanager

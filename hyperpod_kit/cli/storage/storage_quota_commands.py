@@ -281,7 +281,7 @@ def _stop_or_resume_writes_below_prefix(
         tense = ""
         if dry_run:
             tense = "would be "
-        print_text(f"s3://{bucket}: {tense}stopped: {', '.join(after) or 'nothing'}")
+        print_text(f"s3://{bucket}: {tense}stopped: {', '.join(after) or 'none'}")
     return 0
 
 
@@ -320,7 +320,7 @@ def _stop_or_resume_access_point_writes(
         tense = ""
         if dry_run:
             tense = "would be "
-        print_text(f"{file_system_id}: {tense}stopped: {', '.join(after) or 'nobody'}")
+        print_text(f"{file_system_id}: {tense}stopped: {', '.join(after) or 'none'}")
     return 0
 
 
@@ -328,8 +328,8 @@ def _print_quota_usage(usages: list[QuotaUsed]) -> None:
     from hyperpod_kit.cli.terminal.output import print_table, table_cell
     from hyperpod_kit.cli.views.storage_usage_show import format_size
 
-    numbers = [Column(head, is_number=True) for head in ("HOLDS", "MAY HOLD", "FULL")]
-    counts = [Column(head, is_number=True, may_miss=True) for head in ("FILES", "MAY HAVE")]
+    numbers = [Column(head, is_number=True) for head in ("USED", "LIMIT", "FULL")]
+    counts = [Column(head, is_number=True, may_miss=True) for head in ("FILES", "FILE LIMIT")]
     grid = TextTable(("DIRECTORY", *numbers, *counts, Column("GRACE", may_miss=True)))
     for usage in usages:
         limits = usage.limits
@@ -338,10 +338,10 @@ def _print_quota_usage(usages: list[QuotaUsed]) -> None:
             counted = "not counted"
         else:
             counted = f"{usage.files:,}"
-        room_text = "anything"
+        room_text = "none"
         if room:
             room_text = format_size(room)
-        file_text = "any"
+        file_text = "none"
         if files:
             file_text = f"{files:,}"
         values = (format_size(usage.bytes), room_text, f"{usage.share:.1%}", counted, file_text)

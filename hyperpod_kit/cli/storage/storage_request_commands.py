@@ -55,7 +55,9 @@ def request(directory: str, hard: str, files: str, reason: str, dry_run: bool, a
     try:
         requests.decode_request(requests.encode_request(quota_request))
     except ValueError as err:
-        raise UsageError(f"invalid request: {err}", hint="--bytes SIZE or --files COUNT, and a short --why") from err
+        raise UsageError(
+            f"invalid request: {err}", hint="specify --bytes SIZE or --files COUNT, and a short --why"
+        ) from err
     with closing(request_box.RequestBox(request_box.nearest_directory_with_box(directory))) as box:
         requests.require_requestable_directory(box.parent, directory, os.geteuid())
         if dry_run:
@@ -67,12 +69,12 @@ def request(directory: str, hard: str, files: str, reason: str, dry_run: bool, a
             print_json("storage request", {**vars(quota_request), **written})
             return 0
         if filed is None:
-            report = f"would ask in {box.path}"
+            report = f"would file a request in {box.path}"
         else:
             report = f"request {filed.id}: {written['file']}"
         print_text(report)
-        print_text(f"what may be deleted meanwhile: hyperpod-kit storage usage {directory}")
-        print_text(f"the answer: hyperpod-kit storage requests list {box.parent} --all")
+        print_text(f"to find what can be deleted meanwhile: hyperpod-kit storage usage {directory}")
+        print_text(f"to see the answer: hyperpod-kit storage requests list {box.parent} --all")
     return 0
 
 
@@ -105,9 +107,9 @@ def create_request_box(root: str, dry_run: bool, as_json: bool) -> int:
     if as_json:
         print_json("storage requests open", {"box": path, "dry_run": dry_run})
     else:
-        verb = "made"
+        verb = "created"
         if dry_run:
-            verb = "would make"
+            verb = "would create"
         print_text(f"{verb}: {path}")
     return 0
 
@@ -144,7 +146,7 @@ def list_requests(root: str, every: bool, as_json: bool) -> int:
     else:
         _print_requests(rows, decided)
     for line in refused:
-        print_to_stderr(f"not taken: {line}")
+        print_to_stderr(f"not accepted: {line}")
     if refused:
         return 1
     return 0
@@ -262,9 +264,9 @@ def _print_requests(waiting: list[dict[str, Any]], decided: list[QuotaDecision])
             "ID",
             "WHO",
             Column("DIRECTORY", folds=True),
-            Column("HOLDS", may_miss=True),
-            Column("MAY HOLD", may_miss=True),
-            Column("ASKS FOR", folds=True),
+            Column("USED", may_miss=True),
+            Column("LIMIT", may_miss=True),
+            Column("REQUESTED", folds=True),
             Column("WHY", folds=True, may_miss=True),
             Column("ANSWER", folds=True),
         )
@@ -274,9 +276,9 @@ def _print_requests(waiting: list[dict[str, Any]], decided: list[QuotaDecision])
         usage = ("?", "?")
         if now is not None:
             usage = (format_size(now["bytes"]), limits(_hard_limits(now["limits"])))
-        decision_text = "waits"
+        decision_text = "pending"
         if row["error"]:
-            decision_text = f"waits; {row['error']}"
+            decision_text = f"pending; {row['error']}"
         grid.add_row(
             *map(table_cell, (row["id"], row["user"], row["directory"], *usage, asks, row["why"], decision_text))
         )

@@ -73,7 +73,8 @@ def tier(
 
     if (bool(to), delete, bool(release)).count(True) != 1:
         raise UsageError(
-            "specify a destination", hint="one of --to DIRECTORY, --to s3://BUCKET/PREFIX, --release FS-ID, --delete"
+            "specify a destination",
+            hint="use one of --to DIRECTORY, --to s3://BUCKET/PREFIX, --release FS-ID, --delete",
         )
     shares = [None if percent is None else percent / 100 for percent in (above, until)]
     rule = TierRule(shares[0], shares[1], facts.parse_seconds(older_than) if older_than else None, keep)
@@ -103,15 +104,15 @@ def tier(
         )
     elif not dry_run:
         print_text(
-            f"{len(done.removed):,} checkpoints have gone, "
+            f"{len(done.removed):,} checkpoints removed or released, "
             f"{format_size(sum(checkpoint.size for checkpoint in done.removed))}"
         )
     for path, reason in (*planned.failed, *done.retained):
         print_to_stderr(f"{path}: {reason}")
     for name, short in planned.choice.short.items():
         print_to_stderr(
-            f"file system {name}: {format_size(short)} more would have to go, and nothing else may: --keep, "
-            "pins, other files"
+            f"file system {name}: {format_size(short)} more must be freed, but nothing else may be removed "
+            "because of --keep, pins or other files"
         )
     if planned.failed or done.retained or planned.choice.short:
         return 1
@@ -141,7 +142,7 @@ def _print_tier_plan(planned: TierPlan) -> None:
         Column("RUN", folds=True),
         "FATE",
         Column("ON DISK", is_number=True),
-        Column("WHY IT STAYS", folds=True),
+        Column("REASON", folds=True),
     )
     grid = TextTable(columns)
     for checkpoint in planned.choice.go:
@@ -152,7 +153,8 @@ def _print_tier_plan(planned: TierPlan) -> None:
             if (item.root, item.attempt) not in going:
                 grid.add_row(
                     *map(
-                        table_cell, (item.attempt, item.root, "stays", format_size(item.size), "the rule needs no more")
+                        table_cell,
+                        (item.attempt, item.root, "stays", format_size(item.size), "not needed to satisfy the rule"),
                     )
                 )
         for attempt, reason in root.stay:

@@ -158,7 +158,7 @@ def _record_day_and_add_growth(
     try:
         days = histories.record_day(history_path or histories.default_history_path(report.root), report).days
     except (HyperpodKitError, OSError) as err:
-        print_to_stderr(f"{report.root}: its size of this day is not kept: {err}")
+        print_to_stderr(f"{report.root}: today's size was not recorded: {err}")
         return replace(report, price=price)
     grown = growth.fit_growth(days)
     if grown is None or report.room is None:
@@ -174,9 +174,9 @@ def _require_single_path_for_options(
     """Raise UsageError for an option that means something for one PATH only."""
     for name, value in (("--state", state), ("--history", history)):
         if value is not None and len(places) > 1:
-            raise UsageError(f"{name} is of one PATH", hint="run the command once per PATH")
+            raise UsageError(f"{name} requires a single PATH", hint="run the command once per PATH")
     if access_points and (len(places) > 1 or places[0].startswith("s3://")):
-        raise UsageError("--access-points is of one PATH, where the file system's / is mounted")
+        raise UsageError("--access-points requires a single PATH, where the file system's / is mounted")
 
 
 def _count_usage_of_tree_or_bucket(

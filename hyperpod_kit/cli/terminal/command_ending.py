@@ -51,7 +51,9 @@ def _report_error(err: BaseException) -> int:
     no Exception."""
     if isinstance(err, click.exceptions.Abort) and isinstance(err.__cause__ or err.__context__, EOFError):
         return _print_error_and_return_code(
-            "cannot ask: standard input has ended", "give the answers as options; see --help", ExitCode.USAGE
+            "cannot prompt for an answer: standard input has ended",
+            "give the answers as options; see --help",
+            ExitCode.USAGE,
         )
     if isinstance(err, (click.exceptions.Abort, KeyboardInterrupt)):
         _print_to_stderr("stopped")
@@ -79,7 +81,7 @@ def _describe_foreign_error(err: Exception) -> Tuple[str, Optional[str]]:
         return f"{err.strerror or err}{where}", None
     return (
         f"a defect of hyperpod-kit: {type(err).__name__}: {err}{_innermost_kit_location(err)}",
-        "hyperpod-kit --debug, and the same words again, shows the stack trace for a report",
+        "repeat the command as hyperpod-kit --debug … to get the stack trace for a report",
     )
 
 

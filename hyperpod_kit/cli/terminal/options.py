@@ -41,7 +41,9 @@ def validate_cluster_name(_: click.Context, __: click.Parameter, value: Optional
     from hyperpod_kit.config.settings.patterns import CLUSTER_ARN, CLUSTER_NAME
 
     if value is not None and not re.fullmatch(f"{CLUSTER_NAME}|{CLUSTER_ARN}", value):
-        raise click.BadParameter(f"`{clean_one_line(value, 100)}` is not a cluster's name: letters, digits and hyphens")
+        raise click.BadParameter(
+            f"`{clean_one_line(value, 100)}` is not a cluster name: expected letters, digits and hyphens"
+        )
     return value
 
 
@@ -101,7 +103,7 @@ def resolve_cluster(config: Path, cluster: Optional[str], region: Optional[str])
     written = source is click.core.ParameterSource.COMMANDLINE
     if cluster is None and not config.exists():
         raise Absent(
-            f"specify a cluster: there is no {config} here",
+            f"specify a cluster: there is no file {config}",
             hint="--cluster NAME, or the path of the configuration file",
         )
     settings = None

@@ -202,7 +202,7 @@ def live_status() -> Iterator[Callable[[str], None]]:
         screen = make_console()
     spinner = None
     if screen is not None:
-        spinner = screen.status("asking AWS")
+        spinner = screen.status("querying AWS")
 
     def show(line: str) -> None:
         nonlocal last, reported_at

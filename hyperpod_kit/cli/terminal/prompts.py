@@ -12,7 +12,7 @@ from hyperpod_kit.config.starting.questions import errors_of_answer, unanswered_
 
 def ask_unanswered_questions(base: dict[str, Any], answers: Answers) -> Answers:
     """Ask everything that is open. Raises click.Abort on Ctrl-C and at the end of the input."""
-    print_to_stderr("An empty line takes the answer in brackets. Ctrl-C leaves everything as it is.")
+    print_to_stderr("An empty line accepts the answer in brackets. Ctrl-C ends without changes.")
     for question in unanswered_questions(base, answers):
         if question.when(answers):
             answers = replace(answers, **{question.key: _prompt_until_valid(base, answers, question)})
@@ -29,7 +29,7 @@ def _prompt_until_valid(base: dict[str, Any], answers: Answers, question: Questi
             left_out = usual
         text = ask_line(question.prompt, default=left_out, show_default=usual is not None).strip()
         if not text and not question.optional:
-            print_to_stderr("This one has no answer that could be taken for granted: type one, or Ctrl-C.")
+            print_to_stderr("This question has no default: type an answer, or press Ctrl-C.")
             continue
         if not text and question.optional:
             if getattr(answers, question.key) is None:

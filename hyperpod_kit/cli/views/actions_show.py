@@ -30,7 +30,7 @@ def query_and_print_root_actions(
     from hyperpod_kit.remote.diagnosis.actions import query_actions_done_as_root
 
     begin = (since or datetime.now(timezone.utc) - A_DAY).timestamp()
-    with progress_bar(f"asking {len(targets)} nodes", len(targets)) as advance:
+    with progress_bar(f"querying {len(targets)} nodes", len(targets)) as advance:
         responses = query_actions_done_as_root(
             targets, connect, begin, timeout=timeout, progress=lambda node_actions: advance(1)
         )
@@ -63,7 +63,7 @@ def query_and_print_root_actions(
         print_text(line)
     for node_actions in silent:
         print_to_stderr(
-            f"{node_actions.target.group} {node_actions.target.instance_id} is not among them: {node_actions.error}"
+            f"{node_actions.target.group} {node_actions.target.instance_id} could not be queried: {node_actions.error}"
         )
     print_to_stderr(
         f"{len(lines)} actions on {len(responses) - len(silent)} of {len(responses)} nodes since "

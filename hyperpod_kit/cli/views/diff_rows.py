@@ -93,7 +93,7 @@ def node_row(bundle: Bundle, node_bundle: NodeBundle) -> DiffRow:
         return unanswered_row("node", where, node_bundle.error)
     if not node_bundle.current:
         return DiffRow(
-            "node", where, "", "absent", "no bundle is installed: see /var/log/provision/provisioning.log there"
+            "node", where, "", "absent", "no bundle is installed: see /var/log/provision/provisioning.log on the node"
         )
     if is_known_unsupported_format(node_bundle.format):
         return DiffRow("node", where, node_bundle.current, "differs", f"runs {node_bundle.format}: {REPLACE}")
@@ -102,12 +102,12 @@ def node_row(bundle: Bundle, node_bundle: NodeBundle) -> DiffRow:
             "node", where, node_bundle.current, "damaged", _first_and_count(node_bundle.damaged), node_bundle.damaged
         )
     if node_bundle.recorded != node_bundle.current:
-        last = "no creation ended"
+        last = "no creation has finished"
         if node_bundle.recorded:
-            last = f"the last creation that ended was of {node_bundle.recorded}"
+            last = f"the last finished creation was of {node_bundle.recorded}"
         return DiffRow("node", where, node_bundle.current, "failed", last)
     if not node_bundle.created_ok:
-        return DiffRow("node", where, node_bundle.current, "failed", "its creation failed: see status.json there")
+        return DiffRow("node", where, node_bundle.current, "failed", "its creation failed: see status.json on the node")
     when = f"created {_format_time(node_bundle.finished_at)}"
     state = "differs"
     if node_bundle.current == bundle.bundle_id:
@@ -176,7 +176,7 @@ def _format_time(seconds: float) -> str:
     try:
         return format_utc(seconds)
     except (OverflowError, ValueError, OSError):
-        return f"at {seconds:g} by its own clock"
+        return f"at {seconds:g} by the node's clock"
 
 
 def _first_and_count(files: Sequence[str]) -> str:

@@ -53,7 +53,7 @@ FEW = 64
 def render_fleet_html(view: FleetView) -> str:
     """Make the whole document."""
     when = time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(view.at))
-    unknown = "".join(f"<li>not known: {clean_and_escape_html(line)}</li>" for line in view.not_known)
+    unknown = "".join(f"<li>unknown: {clean_and_escape_html(line)}</li>" for line in view.not_known)
     if unknown:
         unknown = f"<ul>{unknown}</ul>"
     body = (
@@ -100,8 +100,8 @@ def _nodes_table_html(nodes: Sequence[FleetNode], at: float) -> str:
     with_problems = any(node.problems for node in nodes)
     wrong = []
     if with_problems:
-        wrong = ["what is wrong"]
-    heads = ["node", "state", *wrong, *paths, "devices", "job", "last step", "here for", "group"]
+        wrong = ["problems"]
+    heads = ["node", "state", *wrong, *paths, "devices", "job", "last step", "age", "group"]
     return _table_html(heads, (_node_cells(node, paths, at, with_problems) for node in nodes))
 
 
@@ -140,9 +140,9 @@ def _mount_html(cell: MountCell | None) -> str:
 
 
 def _jobs_html(view: FleetView) -> str:
-    heads = ["job", "state", "what is wrong", "last step", "goodput", "lost to", "checkpoint", "nodes", "user", "name"]
+    heads = ["job", "state", "problems", "last step", "goodput", "lost to", "checkpoint", "nodes", "user", "name"]
     if not view.jobs:
-        return "<p>none is known</p>"
+        return "<p>no job is known</p>"
     table = _table_html(heads, (_job_cells(job, view.at) for job in view.jobs))
     unknown = describe_unknown_steps(view)
     if unknown:

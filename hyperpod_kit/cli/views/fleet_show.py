@@ -57,7 +57,7 @@ def print_first_status_then_changes(display: Display, statuses: Iterator[FleetSt
     last: Optional[FleetStatus] = None
     for now in statuses:
         if not isinstance(now, FleetStatus):
-            print_to_stderr(f"{_format_clock_time(time.time())}  could not look: {now.message}")
+            print_to_stderr(f"{_format_clock_time(time.time())}  could not query the nodes: {now.message}")
             continue
         if display.as_json:
             # A line is a whole look, whoever reads them from a pipe.

@@ -47,7 +47,7 @@ def build_fleet_tables(view: FleetView, each: bool) -> list[TextTable]:
 def describe_gaps(view: FleetView) -> list[str]:
     """Return a line for each thing that is not known, and for the steps of jobs how to know them."""
     unknown_steps = describe_unknown_steps(view)
-    return [*filter(None, [unknown_steps]), *(f"not known: {line}" for line in view.not_known)]
+    return [*filter(None, [unknown_steps]), *(f"unknown: {line}" for line in view.not_known)]
 
 
 def summarize(view: FleetView) -> str:
@@ -67,7 +67,7 @@ def _lines_cell(lines: Sequence[str], style: str = "") -> list[Cell]:
 
 def _nodes_table(view: FleetView, each: bool) -> TextTable:
     grid = TextTable(
-        ("NODE", Column("WHAT IS WRONG", folds=True), "MOUNTS", "DEVICES", "JOB", "HERE FOR"),
+        ("NODE", Column("PROBLEMS", folds=True), "MOUNTS", "DEVICES", "JOB", "AGE"),
         f"nodes of {view.cluster}, {format_utc(view.at)}",
     )
     rows = _rows_of_nodes(view.nodes, each)
@@ -135,7 +135,7 @@ def _mounts_cell(node: FleetNode) -> list[Cell]:
 def _jobs_table(view: FleetView) -> TextTable:
     columns = (
         "JOB",
-        Column("WHAT IS WRONG", folds=True),
+        Column("PROBLEMS", folds=True),
         "STEP",
         Column("GOODPUT", is_number=True),
         Column("LOST TO", folds=True),

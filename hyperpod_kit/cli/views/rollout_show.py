@@ -112,7 +112,7 @@ class RolloutStanding:
             when = format_utc(self.record.changed_at)
             parts.append(f"{self.record.state.value} since {when}, by {self.record.by}")
         if self.is_paused:
-            parts.append("a pause is wanted, hyperpod-kit rollout resume goes on")
+            parts.append("a pause is requested, hyperpod-kit rollout resume continues")
         return "; ".join(parts)
 
 
@@ -125,7 +125,7 @@ def build_node_table(standing: RolloutStanding) -> TextTable:
     for node in standing.nodes:
         detail = node.error or standing.failure_on(node)
         if not detail and node.current == standing.bundle_id and not runs_it(node, standing.bundle_id):
-            detail = "not whole, or its last creation failed: hyperpod-kit diff"
+            detail = "damaged, or the last creation failed: see hyperpod-kit diff"
         target = node.target
         words = (target.instance_id, target.group, slurm_node_name(target.address), node.current or "-", detail)
         grid.add_row(*(table_cell(word) for word in words))
@@ -136,7 +136,7 @@ def print_plan(report: RolloutReport) -> None:
     """Print the batches on stderr, and which nodes are left out."""
     plan = report.plan
     print_to_stderr(
-        f"{len(plan.same)} nodes of cluster {report.cluster} have the bundle; {plan.count} are to be switched"
+        f"{len(plan.same)} nodes of cluster {report.cluster} have the bundle; {plan.count} will be switched"
     )
     for number, batch in enumerate(plan.batches, 1):
         moves = ", ".join(

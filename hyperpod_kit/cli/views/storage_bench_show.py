@@ -29,7 +29,7 @@ def print_reports(mount_reports: list[MountReport], as_json: bool) -> None:
 
 def _print_probes_and_small_files(mount_reports: list[MountReport]) -> None:
     paths = [Column(str(report.mount.path), folds=True) for report in mount_reports]
-    grid = TextTable(("PROBE", *paths), "what they can do")
+    grid = TextTable(("PROBE", *paths), "capabilities")
     for name in dict.fromkeys(name for report in mount_reports for name in report.probes):
         texts = []
         for report in mount_reports:
@@ -42,7 +42,11 @@ def _print_probes_and_small_files(mount_reports: list[MountReport]) -> None:
                 verdict = f"no: {result.why}"
             texts.append(verdict)
         grid.add_row(*map(table_cell, (name.replace("_", " "), *texts)))
-    for name, title in (("make", "make a small file, ms"), ("open", "open it, ms"), ("listed", "listed a second")):
+    for name, title in (
+        ("make", "create a small file, ms"),
+        ("open", "open a small file, ms"),
+        ("listed", "files listed per second"),
+    ):
         values = [getattr(report.small, name) if report.small else None for report in mount_reports]
         scale = 1000.0
         if name == "listed":
@@ -73,7 +77,7 @@ def _print_streams(mount_reports: list[MountReport]) -> None:
     most = max((row.rate for _, _, row in every), default=1.0)
     for report, by, row in every:
         if row.direct:
-            cache = "past it"
+            cache = "bypassed"
         elif row.cached > CACHED:
             cache = f"{row.cached:.0%} cached"
         else:
@@ -96,7 +100,7 @@ def _print_streams(mount_reports: list[MountReport]) -> None:
                 if made.knee is None:
                     limit = ""
                 else:
-                    limit = f", {made.whole or 0:,.0f} B/s in all from {made.knee:.1f} streams on"
+                    limit = f", {made.whole or 0:,.0f} B/s in total from {made.knee:.1f} streams on"
                 first = f"{made.first * 1000:.1f} ms, then {made.stream / 1e6:,.0f} MB/s a stream{limit}"
                 print_text(f"{report.mount.path}, {kind}: {first} (within {made.error:.0%})")
 

@@ -78,7 +78,7 @@ def _print_candidates(made: Plan) -> None:
 
 def _format_monthly_cost(choice: StorageChoice) -> str:
     if choice.cost.usd is None:
-        return "not known"
+        return "unknown"
     return f"{choice.cost.usd:,.2f}"
 
 
@@ -103,7 +103,7 @@ def _print_choice(made: Plan) -> None:
     choice = made.chosen
     if choice is not None:
         print_text()
-        print_text(f"chosen: {_candidate_title(choice)}, the cheapest that is no bottleneck")
+        print_text(f"chosen: {_candidate_title(choice)}, the cheapest that is not a bottleneck")
         if choice.headroom is not None:
             print_text(f"its bandwidth is {choice.headroom:.0%} more than the writers need")
         for key, price in choice.cost.prices:
@@ -221,12 +221,13 @@ def print_calibration_against_predictions(
     heads = ("COPY", "FIT", "STREAMED", "FIT", "PRINTED", "RECOMPUTED", "COST PRINTED", "COST")
     grid = TextTable(
         ("DATA", *(Column(head, is_number=True) for head in heads)),
-        "training data streamed, against copied first: seconds of copying, streaming and training",
+        "training data streamed, compared with copied first: seconds of copying, streaming and training",
     )
     for row in rows:
         times = tuple(f"{value:,.0f}" for value in row[1:7])
         grid.add_row(*map(table_cell, (row.name, *times, f"{row.difference_printed}%", f"{row.difference:.4f}%")))
     print_table(grid)
     print_to_stderr(
-        "the printed training time is ten times too small: 9.7 s a step, 90 million rows, 32 a step, are 27.3 million s"
+        "the printed training time is ten times too small: 90 million rows, at 32 rows and 9.7 s a step, take 27.3 "
+        "million s"
     )

@@ -33,7 +33,8 @@ def show_count_progress(root: str, ledger: UsageLedger) -> Iterator[Callable[[in
     if ledger.resumed:
         started_at = format_utc(ledger.started_at)
         print_to_stderr(
-            f"{root}: goes on after {ledger.count_entries():,} counted since {started_at}; --fresh starts again"
+            f"{root}: resumes after {ledger.count_entries():,} counted since {started_at}; --fresh starts from the "
+            "beginning"
         )
     if not sys.stderr.isatty():
         yield lambda count: None
@@ -106,7 +107,7 @@ def growth_lines(report: UsageReport) -> list[str]:
         if report.history_days == 1:
             unit = "day"
         days = f"{report.history_days} {unit}"
-        return [f"growth is not known yet: {days} of history, and it takes {growths.MIN_ROWS}"]
+        return [f"growth is unknown yet: {days} of history, and {growths.MIN_ROWS} are required"]
     low, likely, high = map(_format_signed_size, (rate.low, rate.likely, rate.high))
     lines = [f"growth: {likely} a day ({low} to {high}, four times out of five), over {rate.days:.0f} days"]
     if report.forecast is not None:
@@ -136,7 +137,7 @@ def age_rows_written_and_read(report: UsageReport) -> list[tuple[str, str, str, 
         if name in read:
             size_read = format_size(read[name].allocated)
         if not report.reads_kept:
-            size_read = "not kept here"
+            size_read = "not recorded"
         rows.append((name, size_written, files, size_read))
     return rows
 
@@ -213,7 +214,7 @@ def _print_deletable_checkpoints(report: UsageReport, top: int) -> None:
         )
     for row in report.deletable:
         if row.error:
-            print_to_stderr(f"{row.run}: its checkpoints cannot be judged: {row.error}")
+            print_to_stderr(f"{row.run}: cannot determine which checkpoints may be deleted: {row.error}")
 
 
 def _print_unread_and_foreign_paths(report: UsageReport) -> None:

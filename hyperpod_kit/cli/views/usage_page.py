@@ -133,7 +133,7 @@ def _render_treemap(report: UsageReport) -> str:
     below = list(_top_level_directory_sizes(report))
     shown, rest = below[:MOST], sum(value for _, value in below[MOST:])
     root_bytes = report.total.allocated - sum(value for _, value in below)
-    shown += [(name, value) for name, value in (("others", rest), ("right here", root_bytes)) if value > 0]
+    shown += [(name, value) for name, value in (("others", rest), ("directly in it", root_bytes)) if value > 0]
     boxes = []
     for index, area in enumerate(squarified_treemap(shown, WIDTH, HEIGHT)):
         label = f"{area.name} {format_size(area.value)}"
@@ -177,7 +177,7 @@ def _render_table(word: str, rows: dict[str, Total], report: UsageReport, top: i
         priced = ["US dollars a month"]
     else:
         priced = []
-    head = "".join(_render_cells("th", (word, "count", "on disk", "of all", *priced)))
+    head = "".join(_render_cells("th", (word, "count", "on disk", "share", *priced)))
     lines = []
     for name, part in list(rows.items())[:top]:
         share = 0.0

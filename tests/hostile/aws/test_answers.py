@@ -119,7 +119,7 @@ def test_fewer_nodes_than_a_cluster_is_to_have_is_a_finding(
 ) -> None:
     liar.mode = "nobody"
     code, said = asked(["diagnose"], capfd)
-    assert code == 1 and "worker-group: 3 nodes wanted, 0 listed by AWS" in said and "0 not well, 4 missing" in said
+    assert code == 1 and "worker-group: 3 nodes requested, 0 listed by AWS" in said and "0 unhealthy, 4 missing" in said
     code, said = asked(["diagnose", "--json"], capfd)
     assert code == 1 and {"group": "worker-group", "wanted": 3, "listed": 0} in json.loads(said)["few"]
     code, said = asked(["validate-mounts", "--via", "pull"], capfd)

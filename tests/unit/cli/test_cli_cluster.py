@@ -88,7 +88,8 @@ def test_a_cluster_follows_its_configuration(
     assert cloud.control.updates == []
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     asked = hk("update-cluster")
-    assert asked.code == 2 and "--yes" in asked.err and "2 nodes go" in asked.err and cloud.control.updates == []
+    assert "2 nodes and everything on their own disks will be deleted" in asked.err
+    assert asked.code == 2 and "--yes" in asked.err and cloud.control.updates == []
     cloud.control.script = [
         ("InService", BOTH, ""),
         ("Updating", BOTH, ""),
@@ -187,7 +188,7 @@ def test_what_was_done_can_be_asked_for_again(cloud: Cloud, project: Path, hk: H
     put_bundle(cloud.store)
     assert "is being created" in hk("create-cluster").err
     again = hk("create-cluster", "--wait", "--json")
-    assert again.code == 0 and "is there already, and what" in again.err and json.loads(again.out)["existed"]
+    assert again.code == 0 and "exists already and matches" in again.err and json.loads(again.out)["existed"]
     assert hk("update-cluster", "--wait").err.splitlines()[-1] == "cluster demo is ready"
     file = project / "provisioning_parameters.json"
     file.write_text(file.read_text().replace('"count": 3', '"count": 4'))

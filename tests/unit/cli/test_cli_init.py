@@ -103,7 +103,7 @@ def _own(slave: int) -> None:
 def test_an_interview(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path)
     terminal.answer(("Cluster name", ""))
-    terminal.until("This one has no answer that could be taken for granted")
+    terminal.until("This question has no default")
     terminal.answer(("Cluster name", "a_b"))
     # Judged at once, and asked again.
     terminal.until("`a_b` is not a cluster name. Use 1 to 63")
@@ -269,7 +269,7 @@ def test_what_a_clusters_scripts_did_is_kept_or_named(cloud: Cloud, empty: Path,
     lines = done.err.splitlines()
     assert "  utils/install_enroot_pyxis.sh: kept as your script `enroot`" in lines
     assert "  utils/enable_slurm_log_rotation.sh: not run: enable_slurm_log_rotation is off in config.py" in done.err
-    assert "not carried over: '../../escape.sh' at s3://sagemaker-mine/scripts: no name" in done.err
+    assert "not carried over: '../../escape.sh' at s3://sagemaker-mine/scripts: a file of a bundle" in done.err
     assert not Path("../escape.sh").exists() and Path("earlier/utils/install_enroot_pyxis.sh").read_text().endswith(
         "-e\n"
     )
@@ -288,7 +288,7 @@ def test_scripts_from_a_directory(empty: Path, hk: Hk) -> None:
     Path("mine").mkdir()
     Path("mine/on_create.sh").write_text("#!/bin/bash\n")
     words = ["init", "--from-cluster-config", "cluster.json", "--from-parameters", "aws.yaml", "--region", "eu-west-1"]
-    assert "is lost by that: give a copy of it with --scripts DIR" in hk(*words, "a.json").err
+    assert "specify a copy of them with --scripts DIR" in hk(*words, "a.json").err
     done = hk(*words, "--scripts", "mine", "b.json")
     assert done.code == 0 and "on_create.sh: kept, of your script `earlier`" in done.err, done.err
     assert json.loads(Path("b.json").read_text())["hyperpod_kit"]["scripts"][0]["run"] == "on_create.sh"

@@ -196,8 +196,8 @@ def test_fewer_nodes_without_a_wish_list_the_jobs_of_the_group(
     asked = hk("update-cluster")
     assert asked.code == 130 and sent(cluster) == []
     assert "job 7 of alice" in asked.err and "job 8 of bob" in asked.err
-    assert "2 jobs have nodes of which AWS takes some (--when-idle or --drain takes idle ones first" in asked.err
-    assert "1 nodes go, with everything on their own disks. Go on?" in asked.err
+    assert "2 jobs run on nodes of which AWS deletes some (--when-idle or --drain deletes idle nodes first" in asked.err
+    assert "1 nodes and everything on their own disks will be deleted. Continue?" in asked.err
     shown = json.loads(hk("update-cluster", "--dry-run", "--json").out)
     assert [job["id"] for job in shown["jobs"]] == ["7", "8"] and shown["leaving"] == []
 
@@ -320,7 +320,8 @@ def test_a_cluster_is_deleted_when_its_jobs_have_ended(
     monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
     asked = hk("delete-cluster")
     assert asked.code == 130 and "job 7 of alice" in asked.err and "job 8 of bob" in asked.err
-    assert "2 jobs have these nodes and will be ended (--when-idle or --drain waits). Delete cluster demo" in asked.err
+    question = "2 jobs run on these nodes and will be ended (--when-idle or --drain waits). Delete cluster demo"
+    assert question in asked.err
     late = hk("delete-cluster", "--yes", "--when-idle", "--drain-timeout", "1")
     assert late.code == 3 and list(cluster.control.clusters) == ["demo"] and set(queue.nodes.values()) == {""}
     queue.before = lambda: all(queue.nodes.values()) and queue.jobs.clear()

@@ -195,7 +195,8 @@ def test_operations_are_listed_and_described(made: Cloud, hk: Hk) -> None:
     assert [entry["OperationId"] for entry in found] == [SCALING["OperationId"]]
     assert len(json.loads(hk("operations", "--limit", "1", "--json").out)["operations"]) == 1
     scaling = " ".join(hk("operations", "--id", SCALING["OperationId"]).out.split())
-    assert "Scaling Done, begun 2026-01-01 00:00:00Z worker-group Done: 1 of 1 nodes when it began, 3 wanted" in scaling
+    group = "worker-group Done: 1 of 1 nodes at the start, 3 requested"
+    assert f"Scaling Done, started 2026-01-01 00:00:00Z {group}" in scaling
     check = " ".join(hk("operations", "--id", CHECK["OperationId"]).out.split())
     assert f"worker-group: InstanceStress of {WORKERS[0]}" in check
     whole = json.loads(hk("operations", "--id", CHECK["OperationId"], "--json").out)

@@ -94,7 +94,7 @@ def test_a_directory_has_an_area_as_large_as_it_is(tmp_path: Path) -> None:
     ]
     assert sum(areas) == pytest.approx(usage_page.WIDTH * usage_page.HEIGHT, rel=0.01)
     assert areas[0] / areas[1] == pytest.approx(4, rel=0.05) and "<b>&" in page.words
-    assert "Growth is not known yet: 1 day of history, and it takes 3." in page.words
+    assert "Growth is unknown yet: 1 day of history, and 3 are required." in page.words
     assert all(words in page.words for words in ("last written", "less than a day", "last read"))
 
 

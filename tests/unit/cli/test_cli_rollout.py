@@ -163,7 +163,7 @@ def test_the_question_says_what_becomes_of_jobs(
     monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
     asked = hk("rollout", "start")
     assert asked.code == 130 and fleet.switched == []
-    assert "Jobs on these nodes: 2 (7, 8); they go on, with the bundle that they began with" in asked.err
+    assert "Jobs on these nodes: 2 (7, 8); they continue with the bundle that they started with" in asked.err
 
 
 @pytest.mark.parametrize("option", ["--when-idle", "--drain"])
@@ -251,7 +251,7 @@ def test_a_pause_ends_it_after_the_batch_and_resume_goes_on(new: str, hk: Hk, fl
     fleet.on_switch = lambda machine: None
     refused = hk("rollout", "start", "--yes")
     assert refused.code == 1 and "hyperpod-kit rollout resume" in refused.err and len(fleet.switched) == 2
-    assert "a pause is wanted" in hk("rollout", "status").err
+    assert "a pause is requested" in hk("rollout", "status").err
     resumed = hk("rollout", "resume", "--yes")
     assert resumed.code == 0, resumed.err
     assert fleet.running(new) == [HEAD, *WORKERS] and stored(cloud, "rollout-pause.json") == {"paused": False}
@@ -274,7 +274,7 @@ def test_a_run_that_was_taken_over_ends_and_leaves_the_record_alone(
     def take_over(machine: Machine) -> None:
         fleet.on_switch = lambda machine: None
         refused = hk("rollout", "undo", "--yes")
-        assert refused.code == 1 and "is at work on cluster demo" in refused.err and "--take-over" in refused.err
+        assert refused.code == 1 and "on cluster demo is running, by" in refused.err and "--take-over" in refused.err
         assert hk("rollout", "undo", "--take-over", "--yes").code == 0
 
     fleet.on_switch = take_over
@@ -311,7 +311,7 @@ def test_ctrl_c_finishes_the_batch(new: str, hk: Hk, fleet: Fleet, queue: SlurmQ
     fleet.on_switch = press
     stopped = hk("rollout", "start", "--batch", "1", "--when-idle", "--yes")
     assert stopped.code == 130 and fleet.running(new) == [WORKERS[0]] and set(queue.nodes.values()) == {""}
-    assert "hyperpod-kit rollout start goes on from here" in stopped.err and stored(cloud)["state"] == "stopped"
+    assert "hyperpod-kit rollout start continues from here" in stopped.err and stored(cloud)["state"] == "stopped"
 
 
 def test_nodes_that_do_not_answer_are_named_and_left_out(new: str, hk: Hk, fleet: Fleet) -> None:

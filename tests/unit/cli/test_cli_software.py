@@ -56,7 +56,7 @@ def test_it_shows_asks_and_sends(running: Cloud, hk: Hk, monkeypatch: pytest.Mon
 def test_waiting_does_not_end_before_the_nodes_say_so(running: Cloud, hk: Hk) -> None:
     """AWS may still call the cluster ready when the update has only just been asked for."""
     late = hk(*WORKERS, "--wait", "--interval", "0.2", "--timeout", "1")
-    assert late.code == 3 and "3 of 3 nodes not updated, first i-" in late.err
+    assert late.code == 3 and "3 of 3 nodes not updated yet, first i-" in late.err
 
     def looked(name: str) -> dict[str, Any]:
         if len(running.control.software) == 2:

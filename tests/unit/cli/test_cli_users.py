@@ -56,7 +56,7 @@ def test_from_a_configuration_to_a_bundle(efs: Any, homes: str, project: Path, h
     assert refused.code == 1 and "no access point yet for the home of alice, bob" in refused.err
     assert "hyperpod-kit users apply" in refused.err
     planned = hk("users", "apply", "--dry-run")
-    assert planned.code == 0 and planned.out.count("new") == 2 and "the policy would be put" in planned.err
+    assert planned.code == 0 and planned.out.count("new") == 2 and "the policy would be set" in planned.err
     assert efs.describe_access_points()["AccessPoints"] == [] and not (project / IDS).exists()
     done = hk("users", "apply")
     assert done.code == 0 and "next: hyperpod-kit upload" in done.err
@@ -100,7 +100,7 @@ def test_an_open_policy_is_refused_until_the_admin_says_so(efs: Any, homes: str,
 
 def test_the_policies_can_be_read_before_they_are_put(efs: Any, homes: str, hk: Hk) -> None:
     before = hk("users", "policy")
-    assert "not in it yet: alice, bob" in before.err
+    assert "not in the policy yet: alice, bob" in before.err
     hk("users", "apply")
     shown = json.loads(hk("users", "policy").out)
     assert shown == json.loads(efs.describe_file_system_policy(FileSystemId=homes)["Policy"])

@@ -182,4 +182,4 @@ def test_no_role_writes_where_the_bundle_is(tmp_path: Path, capsys: pytest.Captu
     values["hyperpod_kit"]["metadata_service"] = {"users": ["alice"]}
     config.write_text(json.dumps(values))
     assert run_command_line(["policy", str(config)]) == 0
-    assert "root, alice can have these rights" in capsys.readouterr().err
+    assert "only root, alice can use these permissions" in capsys.readouterr().err

@@ -85,5 +85,5 @@ def test_words_for_people(world: World, tmp_path: Path, capsys: pytest.CaptureFi
     assert run_command_line(["validate", str(path), "--aws"]) == 1
     printed = capsys.readouterr().out
     assert f"error HPK-V501  {path}:" in printed and "aws fsx describe-file-systems --region us-east-1" in printed
-    assert printed.endswith("1 error, 0 warnings (asked as arn:aws:sts::123456789012:user/moto)\n")
+    assert printed.endswith("1 error, 0 warnings (checked as arn:aws:sts::123456789012:user/moto)\n")
     assert run_command_line(["validate", str(path), "--suppress", "V501"]) == 2

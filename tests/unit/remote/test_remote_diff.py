@@ -187,10 +187,10 @@ def test_every_state_of_a_node_and_of_the_files_in_s3(world: ClusterOfBundles, d
     assert [(row["state"], row["detail"]) for row in nodes[:6]] == [
         ("same", "created 2027-01-15 08:00:00Z"),
         ("differs", "created 2027-01-15 08:00:00Z"),
-        ("absent", "no bundle is installed: see /var/log/provision/provisioning.log there"),
-        ("failed", "its creation failed: see status.json there"),
-        ("failed", "no creation ended"),
-        ("failed", "the last creation that ended was of 0123456789abcdef"),
+        ("absent", "no bundle is installed: see /var/log/provision/provisioning.log on the node"),
+        ("failed", "its creation failed: see status.json on the node"),
+        ("failed", "no creation has finished"),
+        ("failed", "the last finished creation was of 0123456789abcdef"),
     ]
     assert {row["state"] for row in nodes[6:]} == {"damaged"}
     assert [row["files"] for row in nodes[6:]] == [

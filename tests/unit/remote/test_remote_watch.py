@@ -124,7 +124,8 @@ def test_a_line_is_a_whole_look_in_json(
     assert run_command_line(words(network, "--watch", "30", "--json")) == 130
     out, err = capsys.readouterr()
     assert [json.loads(line)["healthy"] for line in out.splitlines()] == [True, True]
-    assert "could not look: cluster demo has no nodes" in err and all(25 < seconds <= 30 for seconds in paused)
+    assert "could not query the nodes: cluster demo has no nodes" in err
+    assert all(25 < seconds <= 30 for seconds in paused)
 
 
 class Clock:

@@ -45,7 +45,7 @@ def test_the_job_behind_it_starts_when_all_is_here_and_never_otherwise(slurm: Pr
     done = send(slurm, str(place))
     trained = slurm.base / f"trained-{done['job']}"
     until(lambda: trained.exists() and trained.read_text() == "tokens", 240, what="job behind the preload")
-    assert "1 of 1 files are here" in (slurm.base / f"slurm-{done['preload']}.out").read_text()
+    assert "1 of 1 files are loaded" in (slurm.base / f"slurm-{done['preload']}.out").read_text()
 
     lines = slurm.base / "list"
     lines.write_text(f"{place}/absent\n")

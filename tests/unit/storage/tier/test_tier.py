@@ -73,7 +73,7 @@ def test_what_goes_is_whole_elsewhere_and_can_be_restored(place: Path, capsys: p
     assert [one["attempt"] for one in body["go"]] == names[:3] and not body["gone"]
     assert valid(place / "run") == set(names) and not (place / "archive").exists()
     assert run_command_line(words) == 0
-    assert "3 checkpoints have gone" in capsys.readouterr().out
+    assert "3 checkpoints removed or released" in capsys.readouterr().out
     assert valid(place / "run") == set(names[3:]) and valid(target(place)) == set(names[:3])
     assert selection.newest_valid(str(target(place))).checkpoint_id == names[2]
     assert identity.read_or_infer_identity(str(target(place))) == SMALL_RUN
@@ -87,7 +87,7 @@ def test_the_newest_valid_one_stays_however_full_it_is(place: Path, capsys: pyte
     words = ["storage", "tier", str(place / "run"), "--delete", "--above", "0", "--until", "0", "--keep", "1"]
     assert run_command_line(words) == 1
     shown = capsys.readouterr()
-    assert "more would have to go" in shown.err and "the newest valid one" in shown.out
+    assert "more must be freed" in shown.err and "the newest valid one" in shown.out
     # The newest is damaged: the one before is the newest valid one, and the damage itself is left to be looked at.
     assert valid(place / "run") == {names[2]} and (place / "run" / names[3]).is_dir()
 

@@ -129,7 +129,9 @@ class JobsFirst:
         else:
             count, fate = f"{len(self.jobs)} jobs run on", "the command waits for them"
         if aws_chooses:
-            return f"{count} nodes of which AWS deletes some (--when-idle or --drain deletes idle nodes first, and waits). "
+            return (
+                f"{count} nodes of which AWS deletes some (--when-idle or --drain deletes idle ones first, and waits). "
+            )
         if not self.is_requested:
             return f"{count} these nodes and will be ended (--when-idle or --drain waits). "
         return f"{count} these nodes; {fate}. "

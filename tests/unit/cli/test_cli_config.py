@@ -41,7 +41,7 @@ def test_init_from_the_example_is_the_example(empty: Path, hk: Hk) -> None:
 def test_init_asks_for_what_it_needs(empty: Path, hk: Hk) -> None:
     asked = hk("init")
     assert asked.code == 2 and not empty.exists()
-    assert "init needs --name, --region, --execution-role, --security-group, --subnet" in asked.err
+    assert "init requires --name, --region, --execution-role, --security-group, --subnet" in asked.err
 
 
 def test_init_writes_ones_own_values_and_no_placeholder(empty: Path, hk: Hk) -> None:

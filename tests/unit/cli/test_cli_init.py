@@ -325,8 +325,8 @@ def test_a_region_of_habit_counts_less_than_the_clusters_own(
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["--from-cluster", "x", "--from-cluster-config", "cluster.json"], 2, "one of them"),
-        (["--from-cluster-config", "cluster.json"], 2, "init needs --region"),
+        (["--from-cluster", "x", "--from-cluster-config", "cluster.json"], 2, "choose one"),
+        (["--from-cluster-config", "cluster.json"], 2, "init requires --region"),
         (["--from-cluster-config", "none.json"], 3, "there is no configuration file none.json"),
         (["--from-cluster-config", "broken.json"], 1, "is not JSON"),
         (["--from-cluster-config", "list.json"], 1, "this is not a cluster"),

@@ -207,7 +207,7 @@ def test_jobs_that_do_not_end_leave_everything_as_it_was(
     new: str, hk: Hk, fleet: Fleet, queue: SlurmQueue, cloud: Cloud
 ) -> None:
     late = hk("rollout", "start", "--batch", "1", "--when-idle", "--drain-timeout", "1", "--yes")
-    assert late.code == 3 and "hyperpod-kit rollout start goes on" in late.err
+    assert late.code == 3 and "hyperpod-kit rollout start continues" in late.err
     assert fleet.switched == [] and set(queue.nodes.values()) == {""} and stored(cloud)["state"] == "stopped"
 
 

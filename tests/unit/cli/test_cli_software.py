@@ -94,7 +94,7 @@ def test_slurms_state_and_the_script_are_looked_for_first(running: Cloud, projec
     for key in bucket.sorted_keys():
         bucket.delete(key)
     gone = hk(*WORKERS)
-    assert gone.code == 1 and "on_create.sh is not there" in gone.err and "worker-group" in gone.err
+    assert gone.code == 1 and "on_create.sh does not exist" in gone.err and "worker-group" in gone.err
     assert len(running.control.software) == 1
 
 

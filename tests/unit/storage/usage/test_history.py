@@ -120,7 +120,7 @@ def test_a_file_that_is_no_history_is_named_and_left(
     (tmp_path / "tree").mkdir()
     words = [str(tmp_path / "tree"), "--state", str(tmp_path / "state"), "--history", str(place)]
     assert run_command_line(["storage", "usage", *words]) == 0
-    assert "is not kept" in capsys.readouterr().err and place.read_text() == text
+    assert "was not recorded" in capsys.readouterr().err and place.read_text() == text
 
 
 def test_a_history_is_read_under_a_limit_and_through_no_link(tmp_path: Path) -> None:

@@ -282,7 +282,7 @@ def delete_cluster(
         print_to_stderr(f"cluster {name} is being deleted")
     if then_wait:
         wait_until_deleted(sagemaker, name, timeout=timeout, interval=interval)
-        print_to_stderr(f"cluster {name} is deleted")
+        print_to_stderr(f"cluster {name} is gone")
     if as_json:
         print_json(
             "delete-cluster",

@@ -222,9 +222,8 @@ def _run_node_command(
         print_to_stderr(f"error: {len(refused)} of {len(refused) + len(done)} nodes are not being {verb.done}")
         for entry in refused:
             print_to_stderr(f"  {entry['NodeId']}: {entry['ErrorCode']}: {entry['Message']}")
-    print_to_stderr(
-        "next: hyperpod-kit wait" if done else f"next: hyperpod-kit list-cluster-nodes --cluster {chosen.name}"
-    )
+    next_command = "wait" if done else "list-cluster-nodes"
+    print_to_stderr(f"next: hyperpod-kit {next_command} --cluster {chosen.name}")
     if refused:
         return 1
     return 0

@@ -270,7 +270,7 @@ def _start(request: RolloutRequest, *, resumes: bool) -> int:
     record = _read_record(scene, request)
     if resumes and (record is None or record.bundle_id != bundle.bundle_id):
         raise ClusterError(
-            f"no rollout to resume of bundle {bundle.bundle_id}, which this configuration renders",
+            f"cannot resume: no rollout of bundle {bundle.bundle_id}, which this configuration renders",
             hint="hyperpod-kit rollout start, which also ends the pause of another bundle",
         )
     if record is None or record.bundle_id != bundle.bundle_id:

@@ -66,7 +66,7 @@ def make_fleet_page() -> str:
             120_400,
             NOW - 130,
             Severity.WARNING,
-            (f"node {nodes[0].name} not well",),
+            (f"node {nodes[0].name} not healthy",),
         ),
         FleetJob("4712", "sweep", "grace", "RUNNING", tuple(node.name for node in nodes[8:]), goodput=0.97, attempts=1),
         FleetJob("4713", "evaluation", "ada", "PENDING"),

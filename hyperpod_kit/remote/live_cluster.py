@@ -65,7 +65,7 @@ class LiveCluster:
             return addresses
         raise UsageError(
             f"which node of {self.name} is the controller?",
-            hint="--controller HOST, or name the configuration file, which says it",
+            hint="--controller HOST, or the configuration file, which names the controller",
         )
 
     def expected_mounts_by_group(self) -> dict[str, Sequence[Mount]]:

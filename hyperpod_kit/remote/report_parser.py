@@ -74,7 +74,7 @@ def parse_slurm_findings(raw: Any) -> tuple[SlurmFinding, ...]:
     return tuple(_finding_or_unreadable_fault(entry) for entry in raw[:MOST_MOUNTS])
 
 
-_NO_FINDING = SlurmFinding("unreadable", "what the node says of Slurm cannot be read", "hyperpod-kit node slurm, there")
+_NO_FINDING = SlurmFinding("unreadable", "the node's report on Slurm cannot be read", "on it: hyperpod-kit node slurm")
 
 
 def _finding_or_unreadable_fault(raw: Any) -> SlurmFinding:
@@ -140,19 +140,20 @@ def parse_mount_status(raw: Mapping[str, Any]) -> MountStatus:
     """Parse one mount; unknown fields are left out, for a node may run a newer bundle."""
     for key in ("name", "kind", "path", "state"):
         if not isinstance(raw[key], str):
-            raise ValueError(f"{key} is not a text")
+            raise ValueError(f"{key} is not text")
     if raw["state"] in STATES:
         state = MountState(raw["state"])
+        detail = clean_one_line(raw.get("detail", ""))
     else:
         state = MountState.UNKNOWN
-    detail = clean_one_line(raw.get("detail", ""))
+        detail = f"the node reports `{clean_one_line(raw['state'])}` {clean_one_line(raw.get('detail', ''))}".strip()
     return MountStatus(
         clean_one_line(raw["name"]),
         clean_one_line(raw["kind"]),
         clean_one_line(raw["path"]),
         state,
         source=clean_one_line(raw.get("source", "")),
-        detail=detail if state == raw["state"] else f"the node says `{clean_one_line(raw['state'])}` {detail}".strip(),
+        detail=detail,
         latency_ms=_finite_number_or_raise(raw, "latency_ms"),
         required=raw.get("required", True) is not False,
         checked_at=_finite_number_or_raise(raw, "checked_at"),

@@ -112,7 +112,7 @@ class Scrubber:
         for account, word in self._accounts.items():
             if account in line:
                 line = line.replace(account, word)
-                self.removed["a number of an AWS account"] += 1
+                self.removed["an AWS account number"] += 1
         return line
 
     def _mark(self, what: str) -> str:

@@ -79,7 +79,7 @@ def test_diagnose_tells_of_the_others(odd: str) -> None:
     [
         (DEEP, "nested too deeply"),
         ('{"ok": true, "steps": 5}', "type int"),
-        ('{"ok": true, "steps": ["x"]}', "1 of its 1 steps are no objects"),
+        ('{"ok": true, "steps": ["x"]}', "1 of its 1 steps are not objects"),
         ('{"a":' + " " * (5 << 20) + "1}", "bytes of JSON"),
         ('{"ok": true, "steps": [' + "{}," * 300 + "{}]}", "has 301 steps"),
     ],

@@ -110,7 +110,7 @@ def test_where_nodes_refuse_ssh_what_they_have_sent_is_the_answer(cluster: Drive
         report = cluster.data("validate-mounts", str(CONFIG))
         assert report["healthy"] and {node["via"] for node in report["nodes"]} == {"pull"}, report
         said = cluster.said("validate-mounts", str(CONFIG))
-        assert said.startswith("asked: 4 nodes by what they have sent to CloudWatch; closed: ssh: "), said
+        assert said.startswith("asked: 4 nodes by their reports in CloudWatch; closed: ssh: "), said
         assert "refuses the connection" in said and "SSM sessions: session-manager-plugin is not on PATH" in said
         diagnosis = cluster.data("diagnose", str(CONFIG))
         assert all(node["healthy"] and node["sent_at"] for node in diagnosis["nodes"]), diagnosis

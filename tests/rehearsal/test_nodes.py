@@ -22,7 +22,7 @@ def test_a_frozen_node_is_a_row_that_says_so(cluster: Driver) -> None:
         cluster.kit("rehearse", "freeze-node", "--name", cluster.name, "--thaw", "worker-group/1")
     assert not deadline.has_passed()
     silent = [found for found in report["nodes"] if found["error"]]
-    assert not report["healthy"] and len(silent) == 1 and "silent" in silent[0]["error"], report
+    assert not report["healthy"] and len(silent) == 1 and "does not respond" in silent[0]["error"], report
     wait_until("thawed node", lambda: cluster.data("validate-mounts", str(CONFIG), check=False)["healthy"], timeout=180)
 
 

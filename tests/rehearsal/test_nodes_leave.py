@@ -148,7 +148,7 @@ def fewer_with_a_job(driver: Driver) -> None:
         capture_output=True,
         timeout=240,
     )
-    assert late.returncode == 3 and f"{job} still run there" in late.stderr, late.stderr
+    assert late.returncode == 3 and f"{job} are still running" in late.stderr, late.stderr
     assert state(driver, job) == "RUNNING" and "DRAIN" not in driver.on(HEAD, f"scontrol show node {host}")
 
 

@@ -161,7 +161,7 @@ def test_a_bundle_is_rolled_out_under_a_job_and_taken_back(driver: Driver) -> No
     driver.on(HEAD, f"touch {GO}", user="trainer")
     with told(driver, job):
         code, words = roll(driver, "start", "--requeue", "--node", host)
-        assert code == 0 and f"job {job} of trainer: asked to save and to queue itself again" in words, words
+        assert code == 0 and f"job {job} of trainer: asked to save and to requeue itself" in words, words
     assert finish(driver, job, timeout=900) == "COMPLETED", driver.output(job)
     output = driver.output(job)
     totals = json.loads(driver.on(HEAD, f"{KIT} job status --root {ROOT} --json", user="trainer"))

@@ -49,8 +49,8 @@ def require_instance_id(local: LeaseOwner) -> None:
     """Raises NodeError for a machine without an id: it could not be told from another one."""
     if not local.instance:
         raise NodeError(
-            f"{local.host or 'this machine'} does not know its instance id, so it takes no lease on Slurm's state: "
-            "another machine without one would take it for its own",
+            f"the instance id of {local.host or 'this machine'} is unknown, so this node takes no lease on "
+            "Slurm's state: another machine without one would take it for its own",
             hint="InstanceId in /opt/ml/config/resource_config.json, or the metadata service, must say it",
         )
 

@@ -44,7 +44,7 @@ def reason_to_skip(target: NodeTarget) -> Optional[SkipReason]:
     if target.address:
         missing = None
     else:
-        missing = SkipReason("AWS tells no address of the node")
+        missing = SkipReason("AWS reports no address for the node")
     return reason_if_not_running(target) or missing
 
 

@@ -117,7 +117,7 @@ class SshAccess:
                     cause = socket.timeout()
                 failure = _unreachable_error_of(where, settings, cause, connected=connected)
                 if settings.proxy:
-                    failure = Unreachable(f"{failure.message}; its proxy said: {proxy_output()}", hint=failure.hint)
+                    failure = Unreachable(f"{failure.message}; its proxy printed: {proxy_output()}", hint=failure.hint)
                 raise failure from err
 
 
@@ -187,7 +187,7 @@ def _unreachable_error_of(where: str, settings: SshSettings, err: Exception, *, 
         how = "no answer"
         if connected:
             how = "connected, but no ssh session"
-        return Unreachable(f"{where} is silent: {how} within {settings.connect_timeout:g} s")
+        return Unreachable(f"{where} does not respond: {how} within {settings.connect_timeout:g} s")
     if isinstance(err, ssh.SSHException):
         if "not found in known_hosts" in text:
             return Unreachable(f"{where} has no host key in {settings.known_hosts}", hint="--known-hosts FILE")
@@ -217,7 +217,7 @@ def _refused_login_error(where: str, err: Exception) -> Unreachable:
     methods = [method for method in getattr(err, "allowed_types", ()) if method]
     accepted = ""
     if methods:
-        accepted = f": it takes {', '.join(methods)} only"
+        accepted = f": it accepts {', '.join(methods)} only"
     return Unreachable(f"{where} refuses the login{accepted}", hint="--ssh-user, --ssh-key")
 
 

@@ -173,7 +173,7 @@ def run_in_shell(
         return Completed(tuple(argv), done[1], done[0], "")
     last_output = last_line_or_nothing_word(text.decode(errors="replace"))
     if len(text) > limit:
-        raise Unreachable(f"the session of {target} said more than {limit >> 10} KiB")
+        raise Unreachable(f"the session of {target} printed more than {limit >> 10} KiB")
     if text.endswith(_TIMED_OUT):
         raise RunTimeout(argv, -9, "", f"no end within {timeout:g} s", target=target)
     raise Unreachable(f"the session of {target} ended before the answer: {last_output}")

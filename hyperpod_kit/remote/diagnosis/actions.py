@@ -60,7 +60,9 @@ def query_actions_done_as_root(
 def parse_actions_response(target: NodeTarget, response: Completed) -> NodeActions:
     """Parse a node's response."""
     if response.returncode == 2:
-        return NodeActions(target, error="its release knows no actions: give it this one's bundle")
+        return NodeActions(
+            target, error="its release does not support actions: install the bundle of this release on it"
+        )
     if response.returncode != 0:
         return NodeActions(target, error=clean_one_line(response.stderr) or f"exit code {response.returncode}")
     try:

@@ -204,7 +204,10 @@ def _use_sent_reports(nodes: Sequence[Diagnosis], cluster: LiveCluster, arn: str
         )
     except HyperpodKitError as err:
         return [
-            replace(diagnosis, unreachable=f"{diagnosis.unreachable}; nor what it has sent: {err.message}")
+            replace(
+                diagnosis,
+                unreachable=f"{diagnosis.unreachable}; its sent reports are not available either: {err.message}",
+            )
             for diagnosis in nodes
         ]
     return [

@@ -121,13 +121,15 @@ def _with_shipped_log(diagnosis: Diagnosis, shipped: Shipped) -> Diagnosis:
     try:
         log = _last_lines_shortened([line for line in shipped(diagnosis.target) if MOUNTS_LINE not in line])
     except HyperpodKitError as err:
-        return replace(diagnosis, unreachable=f"{diagnosis.unreachable}; nor is its log to be had: {err.message}")
+        return replace(
+            diagnosis, unreachable=f"{diagnosis.unreachable}; its log is not available either: {err.message}"
+        )
     return replace(diagnosis, log=tuple(log), failures=tuple(_failed_steps({}, log, [])))
 
 
 def _query_node(target: NodeTarget, message: str, connect: Callable[[NodeTarget], Runner], timeout: float) -> Diagnosis:
     if not target.address:
-        return Diagnosis(target, message, unreachable="AWS tells no address of it yet")
+        return Diagnosis(target, message, unreachable="AWS reports no address for it yet")
     try:
         runner = connect(target)
         log = runner.run(["/bin/sh", "-c", READ_LOG], timeout=timeout, check=False).stdout.splitlines()
@@ -138,7 +140,7 @@ def _query_node(target: NodeTarget, message: str, connect: Callable[[NodeTarget]
     log = _last_lines_shortened(log)
     odd: list[str] = []
     record = _parse_object_or_empty(status, "the record of its creation", odd)
-    mount_report = _parse_object_or_empty(mounts, "what it says of its mounts", odd)
+    mount_report = _parse_object_or_empty(mounts, "its report on its mounts", odd)
     failures = _failed_steps(record, log, odd)
     sick = _unhealthy_required_mounts(mount_report, odd)
     return Diagnosis(
@@ -197,9 +199,9 @@ def describe_diagnosis(diagnosis: Diagnosis) -> Iterator[str]:
     where = f"{diagnosis.target.group} {diagnosis.target.instance_id}"
     yield f"{where}{f' ({diagnosis.target.address})' if diagnosis.target.address else ''}: {diagnosis.target.status}"
     if diagnosis.message:
-        yield indent_continuation_lines(f"  AWS says: {diagnosis.message}")
+        yield indent_continuation_lines(f"  AWS reports: {diagnosis.message}")
     if diagnosis.unreachable:
-        yield indent_continuation_lines(f"  cannot be asked: {diagnosis.unreachable}")
+        yield indent_continuation_lines(f"  cannot be reached: {diagnosis.unreachable}")
     if diagnosis.lifecycle:
         yield indent_continuation_lines(f"  lifecycle script: {diagnosis.lifecycle}")
     for failure in diagnosis.failures:
@@ -207,7 +209,7 @@ def describe_diagnosis(diagnosis: Diagnosis) -> Iterator[str]:
         if failure.hint:
             yield indent_continuation_lines(f"    do: {failure.hint}")
     if not diagnosis.unreachable and not diagnosis.finished and not diagnosis.failures and not diagnosis.odd:
-        yield "  its creation has not come to an end"
+        yield "  its creation has not ended yet"
     for mount in diagnosis.sick:
         yield f"  mount {mount}"
     for finding in diagnosis.slurm:
@@ -267,9 +269,9 @@ def _objects_under_key(record: dict[str, Any], key: str, oddities_out: list[str]
         return []
     good = [entry for entry in value if isinstance(entry, dict)]
     if len(good) < len(value):
-        oddities_out.append(f"{len(value) - len(good)} of its {len(value)} {key} are no objects")
+        oddities_out.append(f"{len(value) - len(good)} of its {len(value)} {key} are not objects")
     if len(good) > MOST_STEPS:
-        oddities_out.append(f"it has {len(good)} {key}; the last {MOST_STEPS} are looked at")
+        oddities_out.append(f"it has {len(good)} {key}; only the last {MOST_STEPS} are evaluated")
     return good[-MOST_STEPS:]
 
 

@@ -96,7 +96,7 @@ def parse_output(target: NodeTarget, text: str) -> NodeBundle:
     parts = _SECTION.split(text)
     sections = dict(zip(parts[1::2], parts[2::2]))
     if not {"current", "status"} <= set(sections):
-        return NodeBundle(target, error=f"its answer is not about a bundle: {last_line_or_nothing_word(text)}")
+        return NodeBundle(target, error=f"its answer does not describe a bundle: {last_line_or_nothing_word(text)}")
     try:
         if sections["status"].strip():
             status = parse_json_object(sections["status"])
@@ -142,7 +142,7 @@ def _timestamp_or_zero(value: Any) -> float:
 def _find_damage(current: str, sections: Mapping[str, str], files: Mapping[str, str]) -> Iterator[str]:
     """Yield `path: what is wrong` for every file that is not the bundle's."""
     if not {"end", "identity", "damaged", "files"} <= set(sections):
-        yield f"{HOME}/{current}: not there"
+        yield f"{HOME}/{current}: missing"
         return
     # The name of a bundle is made of this file: it vouches for all others.
     if sections["identity"][:16] != current:
@@ -155,4 +155,4 @@ def _find_damage(current: str, sections: Mapping[str, str], files: Mapping[str, 
                 problem = "damaged"
             yield f"{match[1]}: {problem}"
     for path in sorted(present - {*files, "SHA256SUMS", "bundle.json"}):
-        yield f"{path}: not of this bundle"
+        yield f"{path}: not part of this bundle"

@@ -80,7 +80,7 @@ CAUSES = (
         r"transport endpoint is not connected",
         # awslabs/mountpoint-s3 #630
         "the mount's daemon died and left its endpoint behind",
-        "the health timer mounts it again; journalctl -u hyperpod-kit-s3-<name> says why it died",
+        "the health timer mounts it again; journalctl -u hyperpod-kit-s3-<name> shows why it died",
     ),
     Cause(
         "lustre-module",
@@ -94,8 +94,9 @@ CAUSES = (
         "cluster-id",
         r"cluster id mismatch|clustername to override this safety check",
         # Slurm 24.05 and later; docs/how-to/accounting.md
-        "slurmctld's state and the accounting database have another id of the cluster, and slurmctld does not start",
-        "on the controller, move `clustername` out of StateSaveLocation and start slurmctld: it takes the database's",
+        "slurmctld's state and the accounting database have different cluster ids, so slurmctld does not start",
+        "on the controller, move `clustername` out of StateSaveLocation and start slurmctld, which then uses the "
+        "id in the database",
     ),
     Cause(
         "capacity",
@@ -107,7 +108,7 @@ CAUSES = (
         "quota",
         r"resourcelimitexceeded|account-level service limit|exceeded.{0,40}quota",
         "the account's quota for this instance type is used up",
-        "ask for a higher one in Service Quotas",
+        "request a higher quota in Service Quotas",
     ),
     Cause(
         "no-space",
@@ -125,7 +126,7 @@ CAUSES = (
     Cause(
         "not-registered",
         r"has not registered with the controller",
-        "slurmd does not reach slurmctld, or slurm.conf does not know the node",
+        "slurmd does not reach slurmctld, or slurm.conf does not list the node",
         "security group open between the nodes; journalctl -u slurmd on the node",
     ),
     Cause(
@@ -137,8 +138,8 @@ CAUSES = (
     Cause(
         "scripts-missing",
         r"ensure the scripts exist in provided s3 path",
-        "the lifecycle script ended with an error, or was not there",
-        "read the node's own log below; hyperpod-kit diff says whether the bundle is in its place",
+        "the lifecycle script ended with an error, or is missing",
+        "read the node's own log below; hyperpod-kit diff shows whether the bundle is in place",
     ),
 )
 """The more telling one first: of a text that several fit, the first is shown first."""

@@ -64,7 +64,7 @@ def _candidate_nodes(targets: Sequence[NodeTarget]) -> list[NodeTarget]:
 
 
 def _first_runner_with_slurm_up(connect: Callable[[NodeTarget], Runner], targets: Sequence[NodeTarget]) -> Runner:
-    reason = "no node runs"
+    reason = "no node is running"
     for target in targets:
         try:
             runner = SlurmRunner(connect(target))
@@ -77,4 +77,4 @@ def _first_runner_with_slurm_up(connect: Callable[[NodeTarget], Runner], targets
         reason = (done.stderr.strip() or done.stdout.strip() or f"scontrol ping exited {done.returncode}").splitlines()[
             -1
         ]
-    raise Unreachable(f"Slurm cannot be asked: {reason}")
+    raise Unreachable(f"cannot query Slurm: {reason}")

@@ -124,7 +124,9 @@ def undrain_after_restart(runner: Runner, vacated: Vacated, patience: WaitLimit,
     )
     undrain_or_report_failure(runner, [name for name in vacated.drained if name not in absent], vacated.reason, report)
     if not back:
-        raise WaitTimeout(f"after {patience.seconds:g} s Slurm has not heard again of {', '.join(absent)}")
+        raise WaitTimeout(
+            f"after {patience.seconds:g} s these nodes have not registered with Slurm again: {', '.join(absent)}"
+        )
 
 
 def undrain_or_report_failure(runner: Runner, nodes: Sequence[str], reason: str, report: Callable[[str], None]) -> None:
@@ -157,8 +159,8 @@ class _Queue:
             self._silent += 1
             if self._silent >= PATIENCE:
                 raise Unreachable(
-                    f"Slurm does not say which jobs run: {err.message}",
-                    hint="nothing was sent to AWS; without --when-idle and --drain the command does not ask",
+                    f"cannot query Slurm for the running jobs: {err.message}",
+                    hint="nothing was sent to AWS; without --when-idle and --drain the command does not check for jobs",
                 ) from err
             return None
         self._silent = 0
@@ -173,7 +175,7 @@ def _ask_jobs_to_save(runner: Runner, nodes: Sequence[str], patience: WaitLimit,
     try:
         saving = node_jobs.query_ids_of_jobs_that_save(runner)
     except (RunError, Unreachable) as err:
-        report(f"no job is asked to save: {err.message}")
+        report(f"no job was asked to save: {err.message}")
         return
     for job in queue.query_jobs() or []:
         if job.id not in saving or not job.requeues:
@@ -183,7 +185,7 @@ def _ask_jobs_to_save(runner: Runner, nodes: Sequence[str], patience: WaitLimit,
             report(f"job {job.id} of {job.user} cannot be asked to save: {refusal}")
             continue
         asked.add(job.id)
-        report(f"job {job.id} of {job.user}: asked to save and to queue itself again")
+        report(f"job {job.id} of {job.user}: asked to save and to requeue itself")
 
     def have_left() -> bool:
         jobs = queue.query_jobs()
@@ -213,7 +215,7 @@ def _requeue_jobs_that_may_be(
     )
     for job in jobs or []:
         if not job.requeues:
-            report(f"job {job.id} of {job.user} cannot be queued again: waiting for its end")
+            report(f"job {job.id} of {job.user} cannot be requeued: waiting for its end")
             continue
         refusal = node_jobs.requeue_or_error_message(runner, job)
         outcome = "queued again"
@@ -249,10 +251,10 @@ def _wait_until_idle(runner: Runner, nodes: Sequence[str], patience: WaitLimit, 
     )
     if empty:
         return
-    ids = ", ".join(job.id for job in running) or "jobs that Slurm does not name"
+    ids = ", ".join(job.id for job in running) or "jobs that Slurm did not list"
     raise WaitTimeout(
-        f"after {patience.seconds:g} s {ids} still run there; nothing was sent to AWS",
-        hint="--drain-timeout SECONDS waits longer; --drain queues jobs again that Slurm may queue again",
+        f"after {patience.seconds:g} s {ids} are still running; nothing was sent to AWS",
+        hint="--drain-timeout SECONDS waits longer; --drain requeues the jobs that Slurm may requeue",
     )
 
 
@@ -270,13 +272,13 @@ def _wait_until_captures_saved(
         holding.clear()
         for name, captures in count_unsaved(nodes).items():
             if captures is None and name not in silent:
-                report(f"{name} cannot be asked whether its memory holds captures that storage does not have")
+                report(f"cannot check whether the memory of {name} holds snapshots that are not on storage")
                 silent.add(name)
             if captures:
                 holding[name] = captures
         line = ", ".join(f"{name} ({captures})" for name, captures in holding.items())
         if line and line != shown:
-            report(f"waiting until storage has the captures that ended jobs left in the memory of {line}")
+            report(f"waiting until the snapshots that ended jobs left in memory are on storage: {line}")
         shown = line
         return not holding
 
@@ -291,7 +293,8 @@ def _wait_until_captures_saved(
     if saved:
         return
     raise WaitTimeout(
-        f"after {patience.seconds:g} s the memory of {', '.join(holding)} still holds captures that storage does not "
-        "have; nothing was sent to AWS",
-        hint="there: journalctl -t hyperpod-kit names what keeps them; hyperpod-kit checkpoint flush --all saves them",
+        f"after {patience.seconds:g} s the memory of {', '.join(holding)} still holds snapshots that are not on "
+        "storage; nothing was sent to AWS",
+        hint="on these nodes: journalctl -t hyperpod-kit shows what delays their saving; hyperpod-kit checkpoint "
+        "flush --all saves them",
     )

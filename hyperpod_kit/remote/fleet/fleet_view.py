@@ -251,7 +251,7 @@ def _judge_files(node: FleetNode, notes: NodeNotes) -> FleetNode:
     if health is None and finished_at and now - finished_at < OLD:
         warnings.append("no health check yet: it was set up just now")
     elif health is None:
-        faults.append("no health check has left a record")
+        faults.append("no health check has written a record")
     else:
         checked_at = _number(health.get("checked_at"))
         is_old = now - checked_at > OLD
@@ -412,7 +412,7 @@ def _with_series(job: FleetJob, series: PublishedJob, at: float) -> FleetJob:
         checkpoint_at=series.durable_at,
     )
     if series.lost_saves:
-        job = _with_problem(job, f"{series.lost_saves} saves in a row came to nothing", Severity.FAULT)
+        job = _with_problem(job, f"{series.lost_saves} saves in a row failed", Severity.FAULT)
     return _with_standstill(job, series.moved, at)
 
 
@@ -478,7 +478,7 @@ def _with_problems_of_nodes(job: FleetJob, nodes: Mapping[str, FleetNode]) -> Fl
     if not sick or not job.has_nodes:
         return job
     more = f" and {len(sick) - 1} more" if len(sick) > 1 else ""
-    return _with_problem(job, f"node {sick[0]}{more} not well", Severity.WARNING)
+    return _with_problem(job, f"node {sick[0]}{more} not healthy", Severity.WARNING)
 
 
 # --- Storage ---------------------------------------------------------------------------------------------------------

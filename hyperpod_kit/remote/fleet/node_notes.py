@@ -124,7 +124,7 @@ def _query_files(runner: Runner, textfiles: str, timeout: float) -> dict[str, st
         return parse_files(done.stdout, mark)
     except ValueError:
         words = last_line_or_nothing_word(done.stdout, done.stderr)
-        raise Unreachable(f"its answer is not that of the question: {words}") from None
+        raise Unreachable(f"its answer does not match the query: {words}") from None
 
 
 def save_notes(directory: Path, notes: Sequence[NodeNotes]) -> None:

@@ -96,7 +96,7 @@ def describe_problems(reports: Sequence[NodeReport]) -> list[str]:
     all_troubles = group_similar_problems(reports)
     lines = [trouble.sentence() for trouble in all_troubles[:MOST_KINDS]]
     if len(all_troubles) > MOST_KINDS:
-        lines.append(f"and {len(all_troubles) - MOST_KINDS} other kinds of trouble; --json has all of them")
+        lines.append(f"and {len(all_troubles) - MOST_KINDS} more kinds of problems; --json lists all of them")
     bundles: dict[str, int] = {}
     for report in reports:
         if report.bundle_id:
@@ -104,7 +104,7 @@ def describe_problems(reports: Sequence[NodeReport]) -> list[str]:
     if len(bundles) > 1:
         counted = sorted(bundles.items(), key=lambda item: (-item[1], item[0]))[:MOST_KINDS]
         named = ", ".join(f"{bundle} on {count}" for bundle, count in counted)
-        lines.append(f"nodes run different bundles: {named}; replace those with the old one")
+        lines.append(f"nodes run different bundles: {named}; replace the nodes with the old bundle")
     return lines
 
 

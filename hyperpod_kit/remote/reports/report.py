@@ -89,7 +89,7 @@ def _mount_rows_of_node(report: NodeReport, now: float) -> Iterator[tuple[str, s
     if report.error:
         yield "-", "-", Cell("no answer", "bold red"), Cell(""), report.error, "-"
     elif not report.mounts:
-        yield "-", "-", Cell(NO_MOUNTS), Cell(""), "this role carries no mounts", "-"
+        yield "-", "-", Cell(NO_MOUNTS), Cell(""), "this role has no mounts", "-"
     for mount in report.mounts:
         style = STYLES.get(mount.state, "bold red" if mount.required else "yellow")
         label: str = mount.state

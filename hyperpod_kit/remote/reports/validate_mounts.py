@@ -24,7 +24,7 @@ from hyperpod_kit.untrusted.text import clean_one_line
 CLOCK = 900.0
 """Seconds that a node's clock may differ from ours: beyond, AWS and munge refuse one of the two, and an old report that
 somebody answers with looks the same."""
-LOG = "see /var/log/provision/provisioning.log there"
+LOG = "on it: see /var/log/provision/provisioning.log"
 
 
 def validate_mounts(
@@ -101,17 +101,19 @@ def _rejection_reason(
     # By its address a node is known too: resource_config.json may lag behind a replacement and still have the old id.
     names = ((sent.instance_id, target.instance_id), (sent.node, slurm_node_name(target.address)))
     if not any(reported and reported == expected for reported, expected in names):
-        return f"another node answers there: {sent.instance_id or 'without an instance id'} ({sent.node or '-'})"
+        return (
+            f"another node answers at this address: {sent.instance_id or 'without an instance id'} ({sent.node or '-'})"
+        )
     off = sent.checked_at - now
     if response.at is None and sent.checked_at and abs(off) > CLOCK:
         way = "behind"
         if off > 0:
             way = "ahead of"
-        return f"it was asked now and its report is {format_duration(abs(off))} {way} this machine's clock"
+        return f"its report of this moment is {format_duration(abs(off))} {way} this machine's clock"
     if age > max_age:
         return f"its last report is {age:.0f} s old, expected one every {max_age:.0f} s at least"
     if response.returncode == 1 and all(mount.healthy for mount in sent.mounts):
-        return "its check ended with exit code 1, but its report names no mount that is not healthy"
+        return "its check ended with exit code 1, but its report lists no unhealthy mount"
     return None
 
 
@@ -125,14 +127,14 @@ def _statuses_corrected_by_configuration(
         if mount is None:
             yield status
         elif (status.kind, status.path) != (mount.kind, mount.path):
-            detail = f"the configuration says {mount.kind} there, the node has {status.kind} at {status.path}"
+            detail = f"the configuration has {mount.kind} at this path, the node has {status.kind} at {status.path}"
             yield _absent_mount(mount, detail, now)
         else:
             yield replace(status, required=mount.required)
     reported = {status.name for status in statuses}
     for mount in expected:
         if mount.name not in reported:
-            yield _absent_mount(mount, "the configuration asks for it, the node's bundle does not know it", now)
+            yield _absent_mount(mount, "it is in the configuration, but not in the node's bundle", now)
 
 
 def _absent_mount(mount: Mount, detail: str, now: float) -> MountStatus:
@@ -151,7 +153,7 @@ def format_duration(seconds: float) -> str:
 
 def _describe_failed_check(returncode: Optional[int], stderr: str) -> str:
     if returncode in (126, 127):
-        return "hyperpod-kit is not installed there: its lifecycle script did not run to the end"
+        return "hyperpod-kit is not installed on it: its lifecycle script did not complete"
     message = "no message"
     if stderr.strip():
         message = last_line_or_nothing_word(stderr)

@@ -72,7 +72,7 @@ def _auto_transport(
         if controller is None and not any(
             target.role == Role.CONTROLLER and target.instance_id in answered for target in cluster.list_targets()
         ):
-            raise Unreachable("it does not let us in either")
+            raise Unreachable("it refuses the login as well")
         access.load_private_key_and_known_hosts()
         return _controller_transport(access, cluster, controller)
 
@@ -83,7 +83,7 @@ def _auto_transport(
             TransportOption("ssm", "SSM sessions", lambda answered: _ssm_transport(cluster, ssh), sample=SAMPLE),
             TransportOption(
                 "pull",
-                "what they have sent to CloudWatch",
+                "their reports in CloudWatch",
                 lambda answered: _cloudwatch_transport(cluster, max_age),
                 late=True,
             ),

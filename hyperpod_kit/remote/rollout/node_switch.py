@@ -173,7 +173,7 @@ class NodeSwitcher:
         if reason:
             hint = "the user that logs in must be root, or become root by sudo without a password"
             return NodeSwitch(target, SwitchState.KEPT, "start", reason, hint)
-        error = f"its unit {UNIT} did not end within {self._pace.seconds:g} s, or ended without a word"
+        error = f"its unit {UNIT} did not end within {self._pace.seconds:g} s, or ended without a result"
         return NodeSwitch(target, SwitchState.UNKNOWN, "look", error, f"on it: journalctl -u {UNIT}")
 
     def _look(self, target: NodeTarget) -> _Look:
@@ -193,7 +193,7 @@ def parse_look(text: str) -> _Look:
     """Parse what LOOK printed, after any login banner. Raises ValueError."""
     match = re.search(r"^== looked\n(.*)\n([a-z-]+)\n?(.*)\n?((?:.*\n?)*)", text, re.MULTILINE)
     if match is None:
-        raise ValueError(f"its answer is not about a bundle: {last_line_or_nothing_word(text)}")
+        raise ValueError(f"its answer does not describe a bundle: {last_line_or_nothing_word(text)}")
     current, unit, note, reason = match.groups()
     is_active = unit in ("active", "activating", "deactivating")
     return _Look(clean_one_line(current), is_active, parse_json_object(note or "{}"), reason)

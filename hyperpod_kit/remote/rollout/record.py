@@ -110,7 +110,7 @@ class RolloutRecords:
         other, _ = self._fetch()
         if other is None:
             return f"the record of this rollout, {self.uri}, was deleted: this rollout ends"
-        return f"{other.by} has begun another rollout of this cluster, of bundle {other.bundle_id}: this one ends"
+        return f"{other.by} has begun another rollout of this cluster, of bundle {other.bundle_id}: this rollout ends"
 
     def is_pause_wanted(self) -> bool:
         """Whether somebody wants a pause."""
@@ -143,7 +143,7 @@ def _parse_record(data: bytes) -> RolloutRecord:
 def _bundle_id(text: Any) -> str:
     """Return the name of a bundle. Raises ValueError."""
     if not isinstance(text, str) or not BUNDLE_ID.fullmatch(text):
-        raise ValueError("a bundle is named by 16 hexadecimal digits")
+        raise ValueError("a bundle id has 16 hexadecimal digits")
     return text
 
 

@@ -103,7 +103,10 @@ class RolloutRun:
             if self._interrupted:
                 raise
             self._interrupted = True
-            self._report("stopping after this batch, whose nodes are finished or put back first; Ctrl-C again: at once")
+            self._report(
+                "stopping after this batch: its nodes are finished or put back first; press Ctrl-C "
+                "again to stop at once"
+            )
             return self._switch_nodes(batch)
 
     def _put_back_where_mounts_fail(self, batch: Batch, ended: Sequence[NodeSwitch]) -> list[NodeSwitch]:
@@ -116,7 +119,7 @@ class RolloutRun:
             if BUNDLE_ID.fullmatch(self._current[target])
         }
         for target in back:
-            self._report(f"{slurm_node_name(target.address)}: {problems[target]}: it is put back")
+            self._report(f"{slurm_node_name(target.address)}: {problems[target]}: putting it back")
         is_back = {switch.target: switch.state == SwitchState.DONE for switch in self._switch_nodes(back)}
         states = {True: SwitchState.BACK, False: SwitchState.BROKEN}
         final = []
@@ -143,8 +146,8 @@ def failure_text(switch: NodeSwitch, previous: str) -> str:
     fates = {
         SwitchState.KEPT: f"it still runs {previous or 'no bundle'}",
         SwitchState.BACK: f"it was put back to {previous}",
-        SwitchState.BROKEN: "it could not be put back, and runs neither whole",
-        SwitchState.UNKNOWN: "it is not known what it runs",
+        SwitchState.BROKEN: "it could not be put back, and runs neither bundle completely",
+        SwitchState.UNKNOWN: "the bundle that it runs is unknown",
     }
     return f"{switch.step}: {switch.error}; {fates[switch.state]}"
 

@@ -93,7 +93,7 @@ class SupportArchive:
     def require_free(self, path: Path, *, overwrite: bool) -> None:
         """Raise UsageError where a file is in the way."""
         if os.path.lexists(path) and not overwrite:
-            raise UsageError(f"{path} is there already", hint="--overwrite, or another --out")
+            raise UsageError(f"{path} already exists", hint="--overwrite, or another --out")
 
     def write(self, path: Path, *, overwrite: bool) -> int:
         """Write the archive, mode 0600, whole or not at all; return its bytes. Raises UsageError."""

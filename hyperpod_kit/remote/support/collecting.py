@@ -37,8 +37,8 @@ MOST_EVENTS = 200
 PACKAGES = ("boto3", "botocore", "click", "jinja2", "paramiko", "PyYAML", "rich", "torch")
 
 ALWAYS_LEFT_OUT: Mapping[str, str] = {
-    "environments of processes and jobs": "they have keys and tokens in them",
-    "logs of jobs and of scripts of the cluster's own": "what those print is not the kit's to give away",
+    "environments of processes and jobs": "they contain keys and tokens",
+    "logs of jobs and of scripts of the cluster's own": "their content is not the kit's to share",
     "checkpoints, data, secrets on nodes": "never read",
 }
 
@@ -123,7 +123,7 @@ def add_configuration(archive: SupportArchive, path: Path) -> None:
         archive.add_value("admin/configuration.json", values, f"config show {path}")
     except ConfigError:
         values = document.read_document(path).values
-        archive.add_value("admin/configuration.json", values, f"{path}, as it is written: it has errors")
+        archive.add_value("admin/configuration.json", values, f"{path}, unchanged: it has errors")
 
 
 def add_aws(archive: SupportArchive, cluster: LiveCluster) -> bool:
@@ -134,7 +134,7 @@ def add_aws(archive: SupportArchive, cluster: LiveCluster) -> bool:
         nodes = list_nodes(cluster.sagemaker, cluster.name)
         archive.add_value("aws/nodes.json", [asdict(node) for node in nodes], "AWS")
     except HyperpodKitError as err:
-        archive.leave_out("what AWS tells of the cluster and its nodes", err.message)
+        archive.leave_out("what AWS reports about the cluster and its nodes", err.message)
         return False
     try:
         events = list_events(cluster.sagemaker, cluster.name, newest=MOST_EVENTS)

@@ -75,7 +75,7 @@ class AutoTransport:
             remaining = silent
         if targets and not tried:
             raise Unreachable(
-                f"no way leads to the nodes: {_join_reasons(closed)}",
+                f"no transport reaches the nodes: {_join_reasons(closed)}",
                 hint="use --via to choose one; validate-mounts --help describes them",
             )
         progress(len(remaining))
@@ -132,7 +132,7 @@ def _unreached_response(responses: Sequence[tuple[TransportOption, NodeResponse]
         return responses[0][1]
     causes = "; ".join(f"{way.description}: {response.error}" for way, response in responses)
     hint = next((response.hint for _, response in responses if response.hint), "")
-    return NodeResponse(error=f"no way has led to it: {causes}", hint=hint, reached=False)
+    return NodeResponse(error=f"no transport reached it: {causes}", hint=hint, reached=False)
 
 
 def _join_reasons(closed: Mapping[str, str]) -> str:

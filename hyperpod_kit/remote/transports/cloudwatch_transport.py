@@ -22,7 +22,7 @@ PATTERN = '{ $.step = "mounts" }'
 class CloudWatchTransport:
     """The newest report of each node. `max_age`: how far back to look, in seconds."""
 
-    description = "by what they have sent to CloudWatch"
+    description = "by their reports in CloudWatch"
 
     def __init__(
         self, logs: Logs, cluster: str, arn: str, max_age: float, clock: Callable[[], float] = time.time

@@ -27,7 +27,7 @@ AT_ONCE = 256
 class ControllerTransport:
     """`addresses`: of the nodes that can ask the others, as this machine reaches them: one after the other is tried."""
 
-    description = "by way of the controller"
+    description = "through the controller"
 
     def __init__(self, access: SshAccess, addresses: Sequence[str]) -> None:
         self._access, self._addresses = access, addresses
@@ -63,9 +63,10 @@ class ControllerTransport:
             raise Unreachable(f"the controller {address} did not end within {seconds:g} s") from err
         if done.returncode != 0:
             raise Unreachable(
-                f"the controller {address} cannot ask the others: exit code {done.returncode}: "
+                f"the controller {address} cannot query the other nodes: exit code {done.returncode}: "
                 f"{last_line_or_nothing_word(done.stderr, done.stdout)}",
-                hint="2: its bundle is older than this command, 127: it has none; --via ssh, or --via pull",
+                hint="exit code 2: its bundle is older than this command, 127: it has no bundle; use --via ssh "
+                "or --via pull",
             )
         responses = _parse_responses(done.stdout)
         progress(len(targets))
@@ -87,14 +88,14 @@ def _parse_responses(text: str) -> dict[str, Mapping[str, Any]]:
 
 def _node_response(target: NodeTarget, response: Optional[Mapping[str, Any]]) -> NodeResponse:
     if not target.address:
-        return NodeResponse(error="AWS tells no address of the node", reached=False)
+        return NodeResponse(error="AWS reports no address for the node", reached=False)
     if response is None:
-        return NodeResponse(error="the controller said nothing of it", hint="--via ssh", reached=False)
+        return NodeResponse(error="the controller returned nothing about it", hint="--via ssh", reached=False)
     if response.get("error"):
         return NodeResponse(error=clean_one_line(response["error"]), reached=False)
     returncode = response.get("returncode")
     if not isinstance(returncode, int):
-        return NodeResponse(error="what the controller said of it cannot be read")
+        return NodeResponse(error="the controller's response about it cannot be read")
     return NodeResponse(
         str(response.get("stdout", "")),
         returncode,
@@ -106,4 +107,7 @@ def _node_response(target: NodeTarget, response: Optional[Mapping[str, Any]]) ->
 def _untrusted_owner_warning(owner: object) -> str:
     if not isinstance(owner, int) or owner == 0:
         return ""
-    return f"ssh did not let the controller in: this was said inside of a job of uid {owner}, who could have changed it"
+    return (
+        f"ssh refused the controller's login: the report was made inside a job of uid {owner}, who could have "
+        "changed it"
+    )

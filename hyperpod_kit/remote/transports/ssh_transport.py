@@ -29,7 +29,7 @@ class SshTransport:
 
     def _query_node(self, target: NodeTarget) -> NodeResponse:
         if not target.address:
-            return NodeResponse(error="AWS tells no address of the node", reached=False)
+            return NodeResponse(error="AWS reports no address for the node", reached=False)
         runner = SshRunner(target.address, self._access, limit=LONGEST_REPORT)
         seconds = self._access.settings.command_timeout
         try:

@@ -76,12 +76,12 @@ def open_ssh_or_ssm_connector(
                 closed.append(f"{name}: {reason}")
         if closed:
             parts = ", ".join(f"{count} node{'s' * (count != 1)} by {name}" for name, count in counts.items() if count)
-            message = f"asked: {parts}" if parts else "no way leads to the nodes"
+            message = f"asked: {parts}" if parts else "no transport reaches the nodes"
             say(f"{message}; closed: {'; '.join(closed)}")
 
         def connect_to(target: NodeTarget) -> Runner:
             if target.group not in connections:
-                raise Unreachable("; ".join(closed) if target.group in groups else "its group was not asked")
+                raise Unreachable("; ".join(closed) if target.group in groups else "its group was not queried")
             return connections[target.group](target)
 
         try:

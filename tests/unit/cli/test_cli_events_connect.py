@@ -81,7 +81,7 @@ def test_diagnose_tells_of_nodes_that_failed_and_are_gone(made: Cloud, hk: Hk) -
     assert (node["target"]["instance_id"], node["lifecycle"], node["message"]) == (f"i-{509:017x}", "Failed", REASON)
     assert "efs-denied" in [known["code"] for known in node["known"]]
     said = hk("diagnose")
-    assert said.code == 1 and "gone" in said.out and "nor is its log to be had" in said.out
+    assert said.code == 1 and "gone" in said.out and "its log is not available either" in said.out
     assert "do: elasticfilesystem:ClientMount" in said.out
 
 

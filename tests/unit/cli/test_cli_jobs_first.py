@@ -125,15 +125,15 @@ def test_the_question_names_the_jobs(
 def test_a_slurm_that_does_not_answer_is_told_and_keeps_nobody_from_an_emergency(
     cluster: Cloud, hk: Hk, line: Any, queue: SlurmQueue
 ) -> None:
-    queue.silent = "Slurm cannot be asked: no way"
+    queue.silent = "cannot query Slurm: no way"
     for option in ("--when-idle", "--drain"):
         refused = hk(*line, "--yes", option)
-        assert refused.code == 3 and "cannot wait for the jobs on these nodes: Slurm cannot be asked" in refused.err
+        assert refused.code == 3 and "cannot wait for the jobs on these nodes: cannot query Slurm" in refused.err
     assert sent(cluster) == []
     done = hk(*line, "--yes", "--json")
-    assert done.code == 0 and "could not be listed: Slurm cannot be asked: no way" in done.err and sent(cluster)
+    assert done.code == 0 and "could not be listed: cannot query Slurm: no way" in done.err and sent(cluster)
     told = json.loads(done.out)
-    assert told["jobs"] is None and told["jobs_unknown"] == "Slurm cannot be asked: no way"
+    assert told["jobs"] is None and told["jobs_unknown"] == "cannot query Slurm: no way"
 
 
 @pytest.mark.parametrize(("line", "option"), ALTERNATING)
@@ -166,7 +166,7 @@ def test_jobs_are_waited_for_with_the_nodes_drained(
 def test_time_that_is_over_leaves_everything_as_it_was(cluster: Cloud, hk: Hk, line: Any, queue: SlurmQueue) -> None:
     queue.nodes[WORKERS[2]] = "somebody's own"
     late = hk(*line, "--yes", "--when-idle", "--drain-timeout", "1")
-    assert late.code == 3 and "still run there; nothing was sent to AWS" in late.err
+    assert late.code == 3 and "are still running; nothing was sent to AWS" in late.err
     assert sent(cluster) == [] and queue.nodes == {**dict.fromkeys(WORKERS, ""), WORKERS[2]: "somebody's own"}
 
 
@@ -234,7 +234,7 @@ def test_nodes_whose_memory_holds_captures_are_waited_for(
     fewer(project)
     late = hk("update-cluster", "--yes", option, "--drain-timeout", "1")
     assert late.code == 3 and sent(cluster) == [] and set(queue.nodes.values()) == {""}
-    assert f"the memory of {WORKERS[2]} still holds captures" in late.err and "checkpoint flush" in late.err
+    assert f"the memory of {WORKERS[2]} still holds snapshots" in late.err and "checkpoint flush" in late.err
     looks = iter([3, 1, 0])
     queue.before_count = lambda: queue.captures.update({WORKERS[2]: next(looks, 0)})
     done = hk("update-cluster", "--yes", option)
@@ -250,7 +250,7 @@ def test_a_node_that_does_not_answer_is_named_and_not_waited_for(
     queue.captures = {WORKERS[2]: None}
     fewer(project)
     done = hk("update-cluster", "--yes", "--drain")
-    assert done.code == 0 and done.err.count(f"{WORKERS[2]} cannot be asked") == 1, done.err
+    assert done.code == 0 and done.err.count(f"cannot check whether the memory of {WORKERS[2]}") == 1, done.err
 
 
 def test_what_else_changes_is_sent_when_the_nodes_have_gone(
@@ -309,7 +309,7 @@ def test_a_slurm_that_falls_silent_ends_the_wait_and_nothing_is_sent(
 
     queue.before = silent
     ended = hk(*line, "--yes", "--drain")
-    assert ended.code == 3 and "Slurm does not say which jobs run" in ended.err, ended
+    assert ended.code == 3 and "cannot query Slurm for the running jobs" in ended.err, ended
     assert sent(cluster) == [] and list(cluster.control.clusters) == ["demo"]
     assert set(queue.nodes.values()) == {""}, "the nodes take jobs again"
 

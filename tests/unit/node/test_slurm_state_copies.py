@@ -519,7 +519,7 @@ def test_machines_without_an_id_are_two(tmp_path: Path) -> None:
         lambda: lease.try_take_and_delete_older(place, 0, nobody),
         lambda: lease.is_free_to_take_at_once(place, 0, nobody),
     ):
-        with pytest.raises(NodeError, match="controller-1 does not know its instance id"):
+        with pytest.raises(NodeError, match="the instance id of controller-1 is unknown"):
             act()
     # As a release that did not look wrote it.
     (tmp_path / "owner-1").write_text('{"instance": "", "host": "controller-1"}')

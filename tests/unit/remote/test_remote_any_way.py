@@ -66,7 +66,7 @@ def test_groups_behind_a_closed_way_are_asked_by_the_next_one() -> None:
     assert [told[f"i-a{n}"] for n in range(3)] == ["ssh"] * 3
     assert [told[f"i-b{n}"] for n in range(3)] == ["ssm"] * 3
     # Reports that may be minutes old are no answer where others answer now.
-    assert all(told[f"i-c{n}"].startswith("no way has led to it: ssh: it is silent; SSM: ") for n in range(3))
+    assert all(told[f"i-c{n}"].startswith("no transport reached it: ssh: it is silent; SSM: ") for n in range(3))
     assert sent.asked == [] and sorted(sessions.asked) == ["i-b0", "i-b1", "i-b2", "i-c0", "i-c1"]
     assert said == [
         "asked: 3 nodes by ssh, 3 nodes by SSM; closed: ssh: it is silent; the controller: the plugin is not on PATH; "
@@ -87,7 +87,7 @@ def test_what_nodes_have_sent_counts_where_no_way_leads_to_any() -> None:
 
 
 def test_no_way_at_all_is_no_verdict_on_nodes() -> None:
-    with pytest.raises(Unreachable, match="no way leads to the nodes: ssh: the plugin is not on PATH; SSM"):
+    with pytest.raises(Unreachable, match="no transport reaches the nodes: ssh: the plugin is not on PATH; SSM"):
         ask(TransportOption("ssh", "ssh", closed), TransportOption("ssm", "SSM", closed))
 
 

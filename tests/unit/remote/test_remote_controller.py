@@ -112,14 +112,14 @@ def test_the_controller_asks_all_and_each_failure_is_one_nodes(network: Network,
     for error, words in zip(
         errors,
         (
-            "exit code 1, but its report names no mount",
+            "exit code 1, but its report lists no unhealthy mount",
             "Host key verification failed",
             "Permission denied",
             "not a report",
             "no answer within 5 s",
-            "another node answers there: i-99",
+            "another node answers at this address: i-99",
             "Connection refused",
-            "AWS tells no address",
+            "AWS reports no address",
         ),
     ):
         assert words in error, errors
@@ -149,8 +149,8 @@ def test_what_the_controller_leaves_out_is_a_failure(network: Network) -> None:
         targets, lambda count: None
     )
     assert [one.error for one in found] == [
-        "what the controller said of it cannot be read",
-        "the controller said nothing of it",
+        "the controller's response about it cannot be read",
+        "the controller returned nothing about it",
     ]
 
 

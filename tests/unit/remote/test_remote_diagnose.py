@@ -106,9 +106,9 @@ def test_a_node_says_which_step_failed_and_what_is_known_of_it(network: Network)
     assert well.healthy and well.known == () and list(describe_diagnosis(well)) == []
     assert stale.sick == ("data is stale: Transport endpoint is not connected",)
     assert [one.cause.code for one in stale.known] == ["fuse-stale"]
-    assert not unfinished.healthy and "has not come to an end" in "\n".join(describe_diagnosis(unfinished))
-    assert "silent" in silent.unreachable and [one.cause.code for one in silent.known] == ["capacity"]
-    assert not pending.healthy and "AWS tells no address" in pending.unreachable
+    assert not unfinished.healthy and "has not ended yet" in "\n".join(describe_diagnosis(unfinished))
+    assert "does not respond" in silent.unreachable and [one.cause.code for one in silent.known] == ["capacity"]
+    assert not pending.healthy and "AWS reports no address" in pending.unreachable
     words = "\n".join(describe_diagnosis(failed))
     assert "workers i-0" in words and "step names failed: s3.us-east-1" in words and "do: VPC" in words
 
@@ -132,7 +132,7 @@ def test_a_node_that_is_gone_has_left_its_log_with_aws() -> None:
     assert [(one.step, one.hint) for one in ours.failures] == [("mount-home", "the role")]
     assert [one.cause.code for one in ours.known] == ["efs-denied"]
     assert [one.cause.code for one in theirs.known] == ["dns"] and theirs.log[0] == "+ ./on_create.sh"
-    assert "nor is its log to be had: GetLogEvents: AccessDenied" in secret.unreachable
+    assert "its log is not available either: GetLogEvents: AccessDenied" in secret.unreachable
     assert "  lifecycle script: Failed" in list(describe_diagnosis(ours))
 
 

@@ -183,7 +183,7 @@ def test_every_state_of_a_node_and_of_the_files_in_s3(world: ClusterOfBundles, d
     code, answer = diff()
     s3, _, *nodes = answer["places"]
     assert code == 1 and answer["changes"][world.older.bundle_id]["changed"] == ["node_config.json"]
-    assert (s3["state"], s3["files"]) == ("damaged", ["on_create.sh: damaged", "extra: not of this bundle"])
+    assert (s3["state"], s3["files"]) == ("damaged", ["on_create.sh: damaged", "extra: not part of this bundle"])
     assert [(row["state"], row["detail"]) for row in nodes[:6]] == [
         ("same", "created 2027-01-15 08:00:00Z"),
         ("differs", "created 2027-01-15 08:00:00Z"),
@@ -194,9 +194,9 @@ def test_every_state_of_a_node_and_of_the_files_in_s3(world: ClusterOfBundles, d
     ]
     assert {row["state"] for row in nodes[6:]} == {"damaged"}
     assert [row["files"] for row in nodes[6:]] == [
-        ["node_config.json: damaged", "slurm/prolog.sh: missing", "lib/json.py: not of this bundle"],
-        ["SHA256SUMS: damaged", "on_creat.sh: missing", "on_create.sh: not of this bundle"],
-        [f"/opt/hyperpod-kit/{world.bundle.bundle_id}: not there"],
+        ["node_config.json: damaged", "slurm/prolog.sh: missing", "lib/json.py: not part of this bundle"],
+        ["SHA256SUMS: damaged", "on_creat.sh: missing", "on_create.sh: not part of this bundle"],
+        [f"/opt/hyperpod-kit/{world.bundle.bundle_id}: missing"],
     ]
 
 
@@ -251,7 +251,7 @@ def test_silence_is_neither_the_same_nor_a_difference(world: ClusterOfBundles, d
     code, answer = diff()
     found = [(row["state"], row["detail"]) for row in answer["places"][3:]]
     assert code == 3
-    assert found[0] == ("unknown", "its answer is not about a bundle: nothing")
+    assert found[0] == ("unknown", "its answer does not describe a bundle: nothing")
     assert found[1][0] == "unknown" and "refuses the connection" in found[1][1]
     code, answer = diff("--known-hosts", "nowhere")
     assert (code, answer["places"][-1]["state"], answer["places"][0]["state"]) == (3, "unknown", "same")

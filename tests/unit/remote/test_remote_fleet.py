@@ -174,7 +174,7 @@ def test_a_job_has_its_step_rate_losses_and_checkpoint() -> None:
     job = view.jobs[0]
     assert (job.id, job.step, job.step_seconds, job.goodput, job.attempts) == ("7", 1207, 2.5, 0.92, 2)
     assert (job.checkpoint_step, job.checkpoint_at, dict(job.lost)) == (1200, NOW - 30, {"twice": 36000.0})
-    assert job.problems == ("node ip-10-1-0-1 not well",)
+    assert job.problems == ("node ip-10-1-0-1 not healthy",)
     steps = {node.name: (node.jobs, node.step) for node in view.nodes}
     assert steps["ip-10-1-0-3"] == (("7",), 1207) and steps["ip-10-1-0-2"] == ((), None)
     stuck = {**STATUS, "attempts": [{"job": "7", "kind": "unfinished", "moved": NOW - 3600}]}

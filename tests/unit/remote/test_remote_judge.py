@@ -150,7 +150,7 @@ def test_what_is_required_is_for_the_configuration_to_say() -> None:
     [
         (replace(OK, path="/mnt/other"), "the node has mountpoint-s3 at /mnt/other"),
         (replace(OK, kind="nvme"), "the node has nvme at /mnt/data"),
-        (replace(OK, name="other"), "the node's bundle does not know it"),
+        (replace(OK, name="other"), "not in the node's bundle"),
     ],
 )
 def test_another_mount_is_not_the_one_that_is_asked_for(mount: MountStatus, why: str) -> None:
@@ -169,7 +169,7 @@ def test_a_state_that_nobody_knows_is_not_health() -> None:
 
 
 def test_exit_code_and_report_must_agree() -> None:
-    assert "names no mount that is not healthy" in verdict(said(OK), 1).error
+    assert "lists no unhealthy mount" in verdict(said(OK), 1).error
     assert verdict(said(OK), None).healthy, "a report that was pushed has no exit code"
     assert "hyperpod-kit is not installed" in verdict("", 127).error
     assert "the check on the node exited 2: no message" in verdict(said(OK), 2).error

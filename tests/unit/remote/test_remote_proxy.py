@@ -58,7 +58,7 @@ def test_the_host_key_counts_through_a_proxy_too(network: Network, tmp_path: Pat
 def test_a_proxy_that_fails_says_why(network: Network) -> None:
     network.node(lambda command: (0, "", ""))
     access = proxied(network, "sh -c 'echo An error occurred: TargetNotConnected >&2; exit 254' %h")
-    with pytest.raises(Unreachable, match="its proxy said: An error occurred: TargetNotConnected"):
+    with pytest.raises(Unreachable, match="its proxy printed: An error occurred: TargetNotConnected"):
         SshRunner("10.0.0.1", access).run(["x"])
 
 
@@ -66,7 +66,7 @@ def test_a_proxy_that_hangs_is_given_up_and_ended(network: Network, tmp_path: Pa
     network.node(lambda command: (0, "", ""))
     access = proxied(network, f"sh -c 'echo $$ > {tmp_path}/pid; exec sleep 600'")
     deadline = Deadline(5 * network.connect_timeout)
-    with pytest.raises(Unreachable, match=r"is silent: connected, but no ssh session within [0-9.]+ s"):
+    with pytest.raises(Unreachable, match=r"does not respond: connected, but no ssh session within [0-9.]+ s"):
         SshRunner("10.0.0.1", access).run(["x"])
     assert not deadline.has_passed()
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()

@@ -128,7 +128,7 @@ def test_sessions_that_go_wrong_are_their_nodes_alone(aws: Aws, tmp_path: Path) 
             "TargetNotConnected",
             "Cannot perform start session: EOF",
             "gave no answer within 7 s",
-            "said more than 512 KiB",
+            "printed more than 512 KiB",
         ),
     ):
         assert words in entry.error, [one.error for one in found]

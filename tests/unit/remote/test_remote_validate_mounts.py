@@ -135,10 +135,10 @@ def test_every_way_to_fail_is_a_row_and_none_hides_another(
     for expected in (
         "worker-group i-00000000000000001 (%s): data at /mnt/data is stale: Transport endpoint is not connected",
         "worker-group i-00000000000000002 (%s): root@%s shows a host key other than the one",
-        "worker-group i-00000000000000003 (%s): root@%s is silent",
+        "worker-group i-00000000000000003 (%s): root@%s does not respond",
         "worker-group i-00000000000000004 (%s): root@%s refuses the connection",
-        "worker-group i-00000000000000005 (%s): hyperpod-kit is not installed there",
-        "worker-group i-00000000000000006 (%s): data at /mnt/data is absent: the configuration asks for it",
+        "worker-group i-00000000000000005 (%s): hyperpod-kit is not installed on it",
+        "worker-group i-00000000000000006 (%s): data at /mnt/data is absent: it is in the configuration",
         "worker-group i-00000000000000007 (%s): its answer is not a report: not JSON",
         "worker-group i-00000000000000008 (%s): the node is Pending",
     ):
@@ -206,7 +206,7 @@ def test_age(seconds: float, text: str) -> None:
 @pytest.mark.parametrize("width", [80, 160])
 def test_no_id_is_broken_on_any_screen(width: int) -> None:
     target = NodeTarget("i-00000001000000001", "worker-group", "compute", "10.0.0.1")
-    reports = [NodeReport(target, (FSX, HOME, DEAD)), NodeReport(target, error="root@10.0.0.1 is silent")]
+    reports = [NodeReport(target, (FSX, HOME, DEAD)), NodeReport(target, error="root@10.0.0.1 does not respond")]
     shown = mount_rows_table("demo", reports, 10.0).format(width)
     assert shown.count("i-00000001000000001") == 4 and shown.count("worker-group") == (4 if width == 160 else 0)
     assert "10.0.9.1@tcp:/abcdefgh" in shown.replace("\n", "") or width == 80

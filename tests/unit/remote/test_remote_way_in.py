@@ -89,7 +89,7 @@ def test_no_way_at_all_is_said_of_the_way(network: Network, live: LiveCluster, m
         HyperpodKitError, match=why
     ):
         connect(node)
-    assert said[0].startswith("no way leads to the nodes; closed: ssh: there are no host keys")
+    assert said[0].startswith("no transport reaches the nodes; closed: ssh: there are no host keys")
     named = SshSettings("root", network.known_hosts.with_name("nothing"))
     with pytest.raises(UsageError), open_ssh_or_ssm_connector(live, named, [node], said.append):
         pass

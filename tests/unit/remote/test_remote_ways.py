@@ -84,7 +84,7 @@ def test_with_no_option_the_way_that_works_is_taken_and_said(
         nodes = json.loads(out)["nodes"]
         assert [(node["healthy"], node["via"]) for node in nodes] == [(False, ""), (True, "pull")]
         assert nodes[0]["error"] == "it has sent no report for 1320 s"
-        assert "asked: 1 node by what they have sent to CloudWatch; closed: ssh: there are no host keys at " in err
+        assert "asked: 1 node by their reports in CloudWatch; closed: ssh: there are no host keys at " in err
         assert "SSM sessions: session-manager-plugin is not on PATH" in err
         # A way that somebody has named must lead there, and what was said of how to log in must be right.
         assert run_command_line(["validate-mounts", "--cluster", "demo", "--via", "ssh"]) == 2

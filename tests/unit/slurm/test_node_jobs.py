@@ -52,7 +52,7 @@ def test_nodes_become_empty_and_are_let_go(slurm: private_slurm.PrivateSlurm) ->
     slurm.call("scontrol", "update", "nodename=n3", "state=drain", "reason=somebody's own")
 
     told: List[str] = []
-    with pytest.raises(WaitTimeout, match=f"after 2 s {stays} still run there"):
+    with pytest.raises(WaitTimeout, match=f"after 2 s {stays} are still running"):
         vacate(runner, ["n1", "n3"], Vacating.WHEN_IDLE, "replace-node", WaitLimit(2.0, 0.2), told.append, no_captures)
     assert "DRAIN" not in node_state(slurm, "n1") and "Reason=somebody's own" in node_state(slurm, "n3")
     assert slurm.state(stays) == "RUNNING"
@@ -70,7 +70,7 @@ def test_nodes_become_empty_and_are_let_go(slurm: private_slurm.PrivateSlurm) ->
     )
     assert ended and vacated.drained == ("n1", "n2") and vacated.reason == REASON
     assert any(f"job {moves} of" in line and "queued again" in line for line in told)
-    assert any(f"job {stays} of" in line and "cannot be queued again" in line for line in told)
+    assert any(f"job {stays} of" in line and "cannot be requeued" in line for line in told)
     until(lambda: slurm.state(moves) in ("PENDING", "RUNNING"), what="the job that was queued again")
     assert node_jobs.query_jobs_holding_nodes(runner, ["n1", "n2"]) == []
     assert node_jobs.drain_open_nodes_and_list_with_reason(runner, ["n1", "n2", "n3"], REASON) == ["n1", "n2"], (

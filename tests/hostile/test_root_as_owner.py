@@ -268,7 +268,7 @@ def test_a_limit_is_not_set_by_way_of_a_users_link(shared: Path, capsys: pytest.
     assert run_command_line(["storage", "quota", "set", str(link), "--bytes", "1MiB"]) == 1
     assert f"symbolic link of uid {ATTACKER}" in capsys.readouterr().err
     assert run_command_line(["storage", "quota", "set", str(data / "good"), "--bytes", "1MiB"]) == 1
-    assert "limits of directories are set on" in capsys.readouterr().err
+    assert "directory limits exist on" in capsys.readouterr().err
 
 
 def test_checkpoints_of_another_owner_in_a_run_stay(shared: Path) -> None:

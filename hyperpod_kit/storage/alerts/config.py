@@ -67,7 +67,7 @@ def parse_sinks(body: Mapping[str, Any]) -> AlertSinks:
     """Parse the configuration's `sinks`. Raises UsageError."""
     unexpected = sorted(set(body) - set(AlertSinks.__dataclass_fields__))
     if unexpected:
-        raise UsageError(f"sinks: {unexpected[0]!r} is none of {', '.join(AlertSinks.__dataclass_fields__)}")
+        raise UsageError(f"sinks: {unexpected[0]!r} is not one of {', '.join(AlertSinks.__dataclass_fields__)}")
     for name, value in body.items():
         kind: type = str
         expected = "text"

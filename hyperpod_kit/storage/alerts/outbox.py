@@ -67,7 +67,7 @@ class StandingAlert:
         return replace(
             self.alert,
             subject=f"{self.alert.subject} (over)",
-            sentence=f"Since {when}, and over by now: {self.alert.sentence}",
+            sentence=f"Since {when}, over in the meantime: {self.alert.sentence}",
         )
 
     @property
@@ -227,7 +227,7 @@ def open_outbox(path: Path, sinks: AlertSinks, *, exclusive: bool = True) -> Ite
     try:
         if not try_lock(lock):
             raise HyperpodKitError(
-                f"{path}: another check is sending alerts at this moment",
+                f"{path}: another check is sending alerts",
                 hint="wait for it, or check only: repeat the command with --dry-run",
             )
         yield AlertOutbox(path, sinks, read_standing_alerts_or_empty(path))
@@ -276,7 +276,7 @@ def read_standing_alerts_or_empty(path: Path) -> dict[str, StandingAlert]:
     except FileNotFoundError:
         return {}
     except (ValueError, KeyError, TypeError, AttributeError) as err:
-        raise UsageError(f"{path}: {err}: no state of alerts", hint="--state ANOTHER-FILE") from err
+        raise UsageError(f"{path}: {err}: not a state file of alerts", hint="--state ANOTHER-FILE") from err
 
 
 def write(path: Path, standing: Mapping[str, StandingAlert]) -> None:

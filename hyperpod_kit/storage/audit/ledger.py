@@ -64,7 +64,7 @@ class AuditLedger:
 
     def __init__(self, path: Path, *, create: bool = False) -> None:
         if not create and not path.exists():
-            raise Absent(f"there is no {path}", hint="hyperpod-kit storage audit import … makes it")
+            raise Absent(f"there is no {path}", hint="hyperpod-kit storage audit import … creates it")
         self._database = private_database.open_private_database(path, timeout=60.0)
         try:
             with self._transaction():
@@ -78,7 +78,7 @@ class AuditLedger:
                 elif "about" not in tables or self._read_metadata("format") != FORMAT:
                     raise UsageError(f"{path} is not a ledger of audits ({FORMAT})")
         except sqlite3.DatabaseError as err:
-            raise UsageError(f"{path}: {err}: no ledger of audits ({FORMAT})") from err
+            raise UsageError(f"{path}: {err}: not a ledger of audits ({FORMAT})") from err
 
     def close(self) -> None:
         self._database.close()

@@ -74,7 +74,7 @@ def to_storable_record_or_gap(entry: Entry) -> Entry:
             times = (0.0, 0.0)
         return replace(entry, since=times[0], until=times[1], **_text_fields_with_surrogates_escaped(entry))
     if not math.isfinite(entry.time) or not (-1 <= entry.uid < 1 << 32) or not (0 <= entry.pid < 1 << 31):
-        reason = "a record has no possible time, user or process"
+        reason = "a record has no valid time, user or process"
         return to_storable_record_or_gap(AuditGap(0.0, 0.0, entry.source, entry.id, reason, entry.host))
     return replace(entry, **_text_fields_with_surrogates_escaped(entry))
 

@@ -85,7 +85,7 @@ def parse_mount(text: str) -> BenchMount:
     """Parse `/fsx` or `/fsx=fsx-lustre`. Raises UsageError."""
     path, _, kind = text.partition("=")
     if not os.path.isdir(path):
-        raise Absent(f"{path} is not a directory here")
+        raise Absent(f"{path} is not a directory on this machine")
     entry = mountinfo.mount_containing_path(mountinfo.read_mountinfo(), os.path.realpath(path))
     file_system, source = "unknown", ""
     options: list[str] = []

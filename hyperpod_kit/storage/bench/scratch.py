@@ -56,8 +56,7 @@ class Scratch:
         """Count `size` bytes that are about to be written. Raises BudgetSpent: then nothing may be written."""
         if size > self.remaining:
             raise BudgetSpent(
-                f"{label}: {size / 1e6:,.0f} MB more are past the budget, "
-                f"of which {self.remaining / 1e6:,.0f} MB are left",
+                f"{label}: {size / 1e6:,.0f} MB more would exceed the budget; {self.remaining / 1e6:,.0f} MB are left",
                 hint="--budget SIZE",
             )
         file_system = os.statvfs(self.path)

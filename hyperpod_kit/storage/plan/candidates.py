@@ -392,7 +392,7 @@ def _list_notes(
             "measure larger ones, too"
         )
     if kind.one_zone:
-        out.append("in one zone: where that is lost, every checkpoint is")
+        out.append("in one zone: if the zone is lost, so is every checkpoint")
     if kind.bought and not facts.writer.is_sharded:
         out.append("one writer may be held back by one stripe: measure with a larger stripe count before buying more")
     return tuple(out)

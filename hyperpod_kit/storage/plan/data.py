@@ -78,7 +78,9 @@ def advise_data_location(data: DataSet) -> DataAdvice:
             f"training reads {data.bytes_read_per_second / 1e6:.3f} MB/s and {data.files_opened_per_second:.1f} files/s"
         )
     if rate_share > USABLE_SHARE:
-        reasons.append(f"one stream gives {line.rate / 1e6:.0f} MB/s, of which {USABLE_SHARE:.0%} may be needed")
+        reasons.append(
+            f"one stream gives {line.rate / 1e6:.0f} MB/s, and training may need at most {USABLE_SHARE:.0%} of that"
+        )
     if max(request_share, first_byte_share / 64) > USABLE_SHARE:
         reasons.append(f"each file costs {line.each * 1000:.0f} ms to its first byte, and 64 at once are not enough")
     starved = len(reasons) > bool(data.rows_a_second)

@@ -68,6 +68,6 @@ def measure_mtbf_seconds_from_ledger(path: Path) -> float:
     ran = sum(float(row.get("seconds") or 0) for row in rows)
     if not failures or ran <= 0:
         raise UsageError(
-            f"{path} has {failures} failures in {ran / 3600:.1f} h: too little to count from", hint="--mtbf TIME"
+            f"{path} has {failures} failures in {ran / 3600:.1f} h: too little for an estimate", hint="--mtbf TIME"
         )
     return ran / failures

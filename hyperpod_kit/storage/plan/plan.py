@@ -187,12 +187,12 @@ def list_assumptions(facts: JobFacts, size: CheckpointSize, chosen: StorageChoic
     lines = [
         f"{facts.dtype} weights: {each}",
         f"one failure in {facts.mtbf / 3600:,.1f} h, {facts.mtbf_source}",
-        f"{facts.restart:,.0f} s from a failure to the first step, reading the checkpoint back apart",
+        f"{facts.restart:,.0f} s from a failure to the first step, not counting the time to read the checkpoint back",
         f"{facts.memory_share:.0%} of the failures leave the newest save in some memory",
         f"each node reaches the network with {facts.network * 8 / 1e9:g} Gbit/s",
         f"S3 takes {catalog.S3_PUTS:,} requests a second of a prefix, and a checkpoint is spread over {facts.prefixes}",
         f"FSx is reached {reached_by}, and filled to 80 % at most",
-        f"{facts.keep} checkpoints stay",
+        f"{facts.keep} checkpoints are kept",
     ]
     if not facts.writer.blocks_training:
         slow, fast = COPY_RATES
@@ -206,8 +206,8 @@ def list_assumptions(facts: JobFacts, size: CheckpointSize, chosen: StorageChoic
         lines.append(f"after a lost node it is read back in {chosen.load:,.0f} s, as fast as it was written")
     if not facts.gpu_hour:
         lines.append(
-            "a GPU hour has no price (--gpu-hour-price), "
-            f"so up to {MAX_EXTRA_WASTE:.0%} of all time is lost for less money"
+            f"a GPU hour has no price (--gpu-hour-price), so up to {MAX_EXTRA_WASTE:.0%} of the time may be lost "
+            "to save money"
         )
     return tuple(lines)
 
@@ -216,13 +216,13 @@ def _list_warnings(facts: JobFacts, calibration: Calibration | None, chosen: Sto
     out = []
     if calibration is None:
         out.append(
-            "not calibrated: times are between what networks and file systems allow and twice what the writers of the "
-            "published tables took. `hyperpod-kit storage bench MOUNT` measures yours"
+            "not calibrated: times range from what networks and file systems allow to twice what the writers of "
+            "the published tables took. `hyperpod-kit storage bench MOUNT` measures your storage"
         )
     elif chosen is not None and not chosen.calibrated:
-        out.append(f"{chosen.kind.title} with {facts.writer.value} is not in the calibration: its band is a wide one")
+        out.append(f"{chosen.kind.title} with {facts.writer.value} is not in the calibration: its range is wide")
     if chosen is None:
-        out.append("nothing can be taken as it is: see the reasons")
+        out.append("no option fits: see the reasons")
     differs = _published_advice(facts)
     if differs and chosen is not None and chosen.kind.name != differs[0]:
         out.append(f"the published advice for such a model is {differs[1]}; {_reason_against_advice(facts, chosen)}")

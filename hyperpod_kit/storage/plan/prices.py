@@ -74,6 +74,6 @@ def load_prices_over_defaults(path: Path) -> dict[str, Price]:
         if isinstance(usd, bool) or not isinstance(usd, (int, float)) or not 0 <= usd < math.inf:
             raise ConfigError(f"{path}: {key}.usd is {usd!r}: expected US dollars for a {PRICES[key].unit}")
         if not isinstance(date, str) or not date:
-            raise ConfigError(f"{path}: {key}.date is {date!r}: a price without its day is none")
+            raise ConfigError(f"{path}: {key}.date is {date!r}: expected the day of the price, such as 2026-11-01")
         out[key] = Price(float(usd), date, str(row.get("source", path.name)), PRICES[key].unit)
     return out

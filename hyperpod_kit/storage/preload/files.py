@@ -92,7 +92,9 @@ def _report_files_of_paths(paths: Sequence[str], report: Callable[[Any], None]) 
             report([_UNREAD, str(err)])
             continue
         except OSError as err:
-            raise Absent(f"{path}: {err.strerror}", hint="is it mounted here? hyperpod-kit validate-mounts") from err
+            raise Absent(
+                f"{path}: {err.strerror}", hint="is it mounted on this machine? hyperpod-kit validate-mounts"
+            ) from err
         try:
             _report_file_or_directory(descriptor, absolute, report)
         finally:
@@ -175,7 +177,7 @@ class FilesBelow:
             uid = os.fstat(descriptor).st_uid
         try:
             if depth > MAX_DEPTH:
-                raise OSError(errno.ELOOP, f"more than {MAX_DEPTH} directories one in another")
+                raise OSError(errno.ELOOP, f"directories nested more than {MAX_DEPTH} deep")
             with owner.acting_as_user_if_root(uid):
                 handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=descriptor)
         except OSError as err:

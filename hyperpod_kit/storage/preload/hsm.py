@@ -135,7 +135,7 @@ def restore_and_wait(
     waiting: dict[str, int] = {}
     for path, flags in read_hsm_flags(runner, paths, result.failed, access_check).items():
         if flags & LOST:
-            result.failed[path] = "its archived copy is lost, Lustre says"
+            result.failed[path] = "Lustre reports that its archived copy is lost"
         elif flags & RELEASED:
             waiting[path] = 0
         else:
@@ -186,7 +186,7 @@ def _repeat_dropped_requests_or_give_up(
         path for path, flags in read_hsm_flags(runner, idle, result.failed, access_check).items() if flags & RELEASED
     ]
     for path in [path for path in idle if waiting[path] >= MAX_ATTEMPTS]:
-        result.failed[path] = f"asked for {waiting.pop(path)} times, and Lustre dropped each request"
+        result.failed[path] = f"requested {waiting.pop(path)} times, and Lustre dropped each request"
     lost = {path: waiting[path] for path in idle if path in waiting}
     _request_restore(runner, lost, result, access_check)
     waiting.update(lost)

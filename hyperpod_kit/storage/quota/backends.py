@@ -47,10 +47,10 @@ def open_directory(directory: str) -> Iterator[QuotaDirectory]:
     try:
         descriptor = walk.open_traversable(os.path.abspath(directory))
     except (FileNotFoundError, NotADirectoryError):
-        raise Absent(f"{directory} is not a directory here", hint=_MOUNTED) from None
+        raise Absent(f"{directory} is not a directory on this machine", hint=_MOUNTED) from None
     try:
         if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
-            raise Absent(f"{directory} is not a directory here", hint=_MOUNTED)
+            raise Absent(f"{directory} is not a directory on this machine", hint=_MOUNTED)
         target = QuotaDirectory(os.readlink(f"/proc/self/fd/{descriptor}"), descriptor)
         try:
             yield target
@@ -82,7 +82,7 @@ def choose_backend(target: QuotaDirectory, runner: Runner, project: int | None =
         return Btrfs(runner, mount.path)
     kind = "an unknown file system" if mount is None else mount.fs_type
     raise QuotaError(
-        f"{target.path} is on {kind}: limits of directories are set on Lustre and btrfs",
+        f"{target.path} is on {kind}: directory limits exist on Lustre and btrfs only",
         hint="for an access point of EFS: hyperpod-kit storage quota stop FS-ID ACCESS-POINT",
     )
 

@@ -168,6 +168,6 @@ def describe_usage(used: QuotaUsed) -> str:
         grace = f" (grace: {used.grace})"
     return (
         f"{used.directory} is {used.share:.1%} full: {', '.join(parts)}{grace}. At the limit nothing can be "
-        f"written, no checkpoint either. What fills it, and what may be deleted: "
-        f"hyperpod-kit storage usage {used.directory}"
+        "written, including checkpoints. To see what fills it and what may be deleted: hyperpod-kit storage "
+        f"usage {used.directory}"
     )

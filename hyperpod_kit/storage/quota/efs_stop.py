@@ -65,7 +65,8 @@ def update_stopped_access_points(
         policy = efs.policy(file_system_id)
         if policy is None:
             raise QuotaError(
-                f"{file_system_id} has no policy, so everybody in the network may write, with no access point too",
+                f"{file_system_id} has no policy, so every client in the network may write, even without an "
+                "access point",
                 hint="hyperpod-kit policy --help prints one; a stop without it would be the only statement",
             )
         desired = sorted((set(access_point_arns_denied_writing(policy)) | stop) - resume)
@@ -73,14 +74,12 @@ def update_stopped_access_points(
             return desired
         changed_policy = policy_denying_writes_by_access_points(policy, desired)
         if not changed_policy["Statement"]:
-            raise QuotaError(
-                f"{file_system_id}: nothing would be left of its policy", hint="put a policy of yours first"
-            )
+            raise QuotaError(f"{file_system_id}: its policy would be empty", hint="set a policy of your own first")
         text = json.dumps(changed_policy)
         if len(text) > MAX_POLICY:
             raise QuotaError(
-                f"{file_system_id}: a policy that stops {len(desired)} access points has {len(text):,} characters, "
-                f"and AWS takes {MAX_POLICY:,}",
+                f"{file_system_id}: a policy that stops {len(desired)} access points has {len(text):,} "
+                f"characters, and AWS accepts at most {MAX_POLICY:,}",
                 hint="allow some of them to write again: hyperpod-kit storage quota resume",
             )
         efs.put_policy(file_system_id, text)

@@ -66,7 +66,7 @@ class RequestBox:
             self._folder = walk.open_directory(self.path)
         except FileNotFoundError:
             raise Absent(
-                f"{parent} has no {NAME}, where requests would lie",
+                f"{parent} has no {NAME}, the directory for requests",
                 hint=f"as root: hyperpod-kit storage requests open {parent}",
             ) from None
         status = os.fstat(self._folder)
@@ -85,7 +85,7 @@ class RequestBox:
         ]
         if len(own_requests) >= MAX_OF_USER:
             raise QuotaError(
-                f"{len(own_requests)} requests of yours wait already, {MAX_OF_USER} may",
+                f"{len(own_requests)} of your requests are pending already; at most {MAX_OF_USER} may be",
                 hint=f"rm {os.path.join(self.path, own_requests[0].file)}, or wait for an answer",
             )
         name, data = os.urandom(8).hex() + ".json", encode_request(request)
@@ -111,7 +111,7 @@ class RequestBox:
             if request.id not in decided:
                 pending.append(request)
         refused += [
-            f"{count} files of uid {owner.uid}: {MAX_OF_USER} were read"
+            f"{count} files of uid {owner.uid}: only {MAX_OF_USER} were read"
             for owner, count in counts.items()
             if count > MAX_OF_USER
         ]
@@ -145,7 +145,7 @@ class RequestBox:
                 insort(names_of_owner, name)
                 del names_of_owner[MAX_OF_USER:]
         if unreadable > MAX_OF_USER:
-            refused.append(f"{unreadable - MAX_OF_USER} more names that something lies behind")
+            refused.append(f"{unreadable - MAX_OF_USER} more names could not be read")
         return names, counts, refused
 
     def _read_file_owner(self, name: str, mount: str) -> _FileOwner:
@@ -180,7 +180,7 @@ class RequestBox:
             if request.id == request_id:
                 return request
         raise QuotaError(
-            f"no request {request_id} waits in {self.path}: it was answered, withdrawn or changed",
+            f"no request {request_id} is pending in {self.path}: it was answered, withdrawn or changed",
             hint=f"hyperpod-kit storage requests list {self.parent} --all",
         )
 
@@ -190,7 +190,7 @@ class RequestBox:
         handle = self._open_decided_directory()
         try:
             if not try_lock(handle):
-                raise QuotaError(f"another admin answers a request in {self.path} at the moment", hint="try again")
+                raise QuotaError(f"another admin is answering a request in {self.path}", hint="try again")
             yield
         finally:
             os.close(handle)
@@ -266,7 +266,7 @@ def _make_or_open_own_directory(name: str, folder: int) -> int:
     descriptor = _open_directory(name, folder)
     if os.fstat(descriptor).st_uid != os.geteuid():
         os.close(descriptor)
-        raise QuotaError(f"{name} is there already, and not of uid {os.geteuid()}")
+        raise QuotaError(f"{name} already exists and does not belong to uid {os.geteuid()}")
     return descriptor
 
 
@@ -284,10 +284,10 @@ def nearest_directory_with_box(directory: str) -> str:
         if stat.S_ISDIR(status.st_mode) and status.st_uid in (0, os.geteuid()):
             return ancestor
     if not os.path.lexists(directory):
-        raise Absent(f"{directory} is not there", hint=f"is it mounted here? findmnt --target {directory}")
+        raise Absent(f"{directory} does not exist", hint=f"is it mounted on this machine? findmnt --target {directory}")
     raise QuotaError(
-        f"no directory above {directory} takes requests",
-        hint="ask an admin for: hyperpod-kit storage requests open DIRECTORY",
+        f"no directory above {directory} accepts requests",
+        hint="ask an admin to run: hyperpod-kit storage requests open DIRECTORY",
     )
 
 

@@ -46,17 +46,17 @@ def decode_request(data: bytes) -> QuotaRequest:
     """Decode a request from anything. Raises ValueError unless its values are in their bounds."""
     body = parse_json_object(data, MAX_FILE_BYTES)
     if body.pop("format", None) != FORMAT:
-        raise ValueError(f"no request of format {FORMAT}")
+        raise ValueError(f"not a request of format {FORMAT}")
     request = dataclass_from_json(QuotaRequest, body)
     if not all(0 <= number < _MAX_NUMBER for number in (request.bytes, request.files, request.at)):
         raise ValueError("its numbers are out of bounds")
     if not request.bytes and not request.files:
-        raise ValueError("it asks for nothing")
+        raise ValueError("it requests nothing")
     directory = request.directory
     if len(directory) > MAX_PATH or directory != os.path.normpath(directory) or not directory.startswith("/"):
         raise ValueError("its directory is not an absolute path in its shortest form")
     if not directory.isprintable() or not request.why.isprintable() or len(request.why) > MAX_REASON:
-        raise ValueError("its words cannot be printed, or are too many")
+        raise ValueError("its text cannot be printed, or is too long")
     return request
 
 
@@ -107,7 +107,7 @@ def _require_admin_directory(status: os.stat_result, path: str, directory: str) 
     if not stat.S_ISDIR(status.st_mode) or status.st_uid not in (0, os.geteuid()) or _is_writable_by_others(status):
         raise QuotaError(
             f"{path}, on the way to {directory}, is not a directory of root that nobody else may write to",
-            hint="ask for the directory that an admin has made",
+            hint="request limits for the directory that an admin created",
         )
 
 
@@ -117,8 +117,8 @@ def _require_owner_or_group_member(status: os.stat_result, directory: str, uid: 
     shared = bool(status.st_mode & stat.S_IWGRP) and status.st_gid in non_root_gids_of_user(uid)
     if status.st_uid != uid and not shared:
         raise QuotaError(
-            f"{directory} belongs to uid {status.st_uid} and gid {status.st_gid}, and uid {uid} asks",
-            hint="its owner, or a member of the group that it is shared in, may ask",
+            f"{directory} belongs to uid {status.st_uid} and gid {status.st_gid}, but the request is from uid {uid}",
+            hint="only its owner, or a member of the group that it is shared in, may request limits",
         )
 
 

@@ -79,8 +79,8 @@ def update_stopped_prefixes(
         text = json.dumps(changed_policy, separators=(",", ":"))
         if len(text.encode()) > MAX_POLICY:
             raise QuotaError(
-                f"s3://{bucket}: a policy that stops {len(desired)} prefixes has {len(text.encode()):,} bytes, and AWS "
-                f"takes {MAX_POLICY:,}",
+                f"s3://{bucket}: a policy that stops {len(desired)} prefixes has {len(text.encode()):,} bytes, "
+                f"and AWS accepts at most {MAX_POLICY:,}",
                 hint="allow some of them to write again: hyperpod-kit storage quota resume",
             )
         if changed_policy["Statement"]:

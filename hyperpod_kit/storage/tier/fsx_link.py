@@ -46,7 +46,10 @@ def locate_linked_roots(
     description = fsx.file_system(file_system)
     lustre = (description or {}).get("LustreConfiguration")
     if not lustre:
-        raise Absent(f"--release {file_system}: FSx has no such file system of Lustre here", hint="which region?")
+        raise Absent(
+            f"--release {file_system}: FSx has no such Lustre file system in this account and region",
+            hint="which region?",
+        )
     associations = [
         association
         for association in fsx.data_repository_associations(file_system)
@@ -63,7 +66,8 @@ def locate_linked_roots(
         if not covering:
             linked_paths = ", ".join(str(association["FileSystemPath"]) for association in associations) or "none"
             raise UsageError(
-                f"{root}: no data repository association of {file_system} covers {path}; linked are: {linked_paths}",
+                f"{root}: no data repository association of {file_system} covers {path}; linked directories: "
+                f"{linked_paths}",
                 hint="aws fsx create-data-repository-association",
             )
         linked_roots[root] = LinkedRoot(path, f"{str(covering[0]['DataRepositoryPath']).rstrip('/')}/{REPORTS}")

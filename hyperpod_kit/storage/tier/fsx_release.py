@@ -112,7 +112,7 @@ class FsxRelease:
                 retained.append(
                     (
                         _checkpoint_path(item),
-                        f"released, and its manifest does not come back: {verify.describe_failure(err)}",
+                        f"released, but its manifest cannot be read back: {verify.describe_failure(err)}",
                     )
                 )
         return retained

@@ -70,7 +70,7 @@ def _copy_and_commit_unless_already_there(
     if target.exists(name):
         if target.read(name) != data:
             raise TierError(
-                f"{target.url}/{checkpoint_id}: another checkpoint of that name is there; nothing was deleted"
+                f"{target.url}/{checkpoint_id}: another checkpoint of that name exists; nothing was deleted"
             )
         with _checkpoint_errors_as_tier_errors(source, target, checkpoint_id):
             verify.verify_checkpoint(target, checkpoint_id)
@@ -129,7 +129,7 @@ def _checkpoint_errors_as_tier_errors(source: Store, target: Store, checkpoint_i
         yield
     except CheckpointError as err:
         raise TierError(
-            f"{target.url}/{checkpoint_id}: the copy is not what was saved: {err}; nothing was deleted",
+            f"{target.url}/{checkpoint_id}: the copy differs from what was saved: {err}; nothing was deleted",
             hint=f"hyperpod-kit checkpoint verify {source.url}",
         ) from err
 

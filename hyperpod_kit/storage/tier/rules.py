@@ -30,7 +30,7 @@ class TierRule:
 
     def __post_init__(self) -> None:
         if self.above is None and self.older_than is None:
-            raise UsageError("a rule needs a reason", hint="--above 80 --until 70, or --older-than 30d")
+            raise UsageError("a rule needs a condition", hint="--above 80 --until 70, or --older-than 30d")
         if self.above is not None and not 0 <= self.target_share <= self.above <= 1:
             raise UsageError(
                 f"--above {self.above:.0%} --until {self.target_share:.0%}: expected 0 <= until <= above <= 100"

@@ -115,7 +115,7 @@ def _mark_damaged_among_newest(store: Store, checkpoints: list[retention.Item], 
             if is_intact_by_digest_of_every_byte(store, item.facts.checkpoint_id):
                 verified += 1
             else:
-                item = item._replace(state=retention.UNJUDGED, note="its bytes are not those that were saved")
+                item = item._replace(state=retention.UNJUDGED, note="its bytes differ from those that were saved")
         items.append(item)
     return items
 
@@ -127,7 +127,7 @@ def reason_to_retain(store: Store, run: identity.RunIdentity, checkpoint_id: str
     """
     planned = retention.plan(retention.judge_all_checkpoints(store, run_id=run.run_id), Latest(keep))
     if checkpoint_id not in dict(planned.delete):
-        return dict(planned.keep).get(checkpoint_id, "it is gone")
+        return dict(planned.keep).get(checkpoint_id, "it no longer exists")
     if is_open_by_a_process(store.url, checkpoint_id):
         return "a program has it open"
     return ""

@@ -29,8 +29,8 @@ def alert_if_full_or_full_soon(report: UsageReport, forecast: Forecast | None, w
     return Alert(
         report.root,
         f"the file system of {report.root} is {share:.0%} full",
-        f"The file system of {report.root} is {share:.1%} full: {free:,} of {total:,} bytes are free.{when} "
-        f"What fills it, and what may be deleted: hyperpod-kit storage usage {report.root}",
+        f"The file system of {report.root} is {share:.1%} full: {free:,} of {total:,} bytes are free.{when} To "
+        f"see what fills it and what may be deleted: hyperpod-kit storage usage {report.root}",
     )
 
 
@@ -47,7 +47,7 @@ def describe_forecast(forecast: Forecast) -> str:
     if forecast.likely is None:
         if forecast.soonest is None:
             return "it does not fill"
-        return f"it does not fill, and in {forecast.soonest:,.0f} days at the soonest"
+        return f"it does not fill, or is full in {forecast.soonest:,.0f} days at the earliest"
     latest = "never"
     if forecast.latest is not None:
         latest = f"{forecast.latest:,.0f}"

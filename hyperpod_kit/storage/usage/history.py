@@ -92,7 +92,9 @@ def read_history_or_empty(path: Path) -> UsageHistory:
     except FileNotFoundError:
         return UsageHistory("")
     except (ValueError, KeyError, TypeError, OverflowError) as err:
-        raise HistoryError(f"{path}: {err}: no sizes by day", hint="move it away, or --history ANOTHER-FILE") from err
+        raise HistoryError(
+            f"{path}: {err}: not a history of sizes", hint="move it away, or --history ANOTHER-FILE"
+        ) from err
     return UsageHistory(root, tuple(sorted(days, key=lambda row: row.day)[-MAX_DAYS:]))
 
 

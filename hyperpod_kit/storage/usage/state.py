@@ -38,11 +38,13 @@ def open_ledger_and_delete_on_success(
         ledger = UsageLedger(path, about, fresh=fresh, earliest=now - DAY, now=now)
     except sqlite3.OperationalError as err:
         raise HyperpodKitError(
-            f"{path}: {err}: another `storage usage` counts the same, or the file cannot be written",
+            f"{path}: {err}: another `storage usage` is counting the same directory, or the file cannot be written",
             hint="wait for it, or name another file: --state FILE",
         ) from err
     except sqlite3.DatabaseError as err:
-        raise HyperpodKitError(f"{path}: {err}: not a file that a walk left", hint="--state ANOTHER-FILE") from err
+        raise HyperpodKitError(
+            f"{path}: {err}: not a state file of `storage usage`", hint="--state ANOTHER-FILE"
+        ) from err
     try:
         yield ledger
     except BaseException:

@@ -213,8 +213,8 @@ class _Pool:
         self._hangs += worker.careful
         if self._hangs > MAX_HANGS:
             raise Unreachable(
-                f"{self._request.root} does not answer: nothing came of {path} for {HANG_SECONDS:.0f} s, "
-                f"as of {MAX_HANGS} others",
+                f"{self._request.root} does not answer: {path} gave no result for {HANG_SECONDS:.0f} s, nor did "
+                f"{MAX_HANGS} others",
                 hint="findmnt --list",
             )
         self._selector.unregister(worker.out)

@@ -66,7 +66,7 @@ def test_nothing_that_can_be_taken_is_exit_code_1(capsys: pytest.CaptureFixture[
     [
         ([], "specify a model"),
         (["--parameters", "big"], "a number such as 8.03B"),
-        (["--parameters", "8B", "--ranks", "7", "--nodes", "2"], "as many on each"),
+        (["--parameters", "8B", "--ranks", "7", "--nodes", "2"], "the same number on each node"),
         (["--parameters", "8B", "--data-size", "1GB"], "a size and a number of files"),
         (["--parameters", "8B", "--data-size", "1GB", "--data-files", "9", "--rows-per-second", "1"], "--data-rows"),
         (["--parameters", "8B", "--mtbf", "1h", "--ledger", "x"], "--mtbf and --ledger both set"),

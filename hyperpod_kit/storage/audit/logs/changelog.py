@@ -105,7 +105,7 @@ class _Sequence:
     def _yield_oldest_after_gap_if_any(self) -> Iterator[Entry]:
         line = self._waiting.popleft()
         if self._last_number is not None and line.number > self._last_number + 1:
-            reason = f"{self._name}: records {self._last_number + 1} to {line.number - 1} are not there"
+            reason = f"{self._name}: records {self._last_number + 1} to {line.number - 1} are missing"
             yield AuditGap(self.last, line.when, SOURCE, f"{self._name}:{self._last_number}:{line.number}", reason, "")
         self._last_number, self.last = line.number, line.when
         yield line.record

@@ -45,7 +45,8 @@ def parse_entries_until_damage(lines: Iterable[str], log_name: str) -> Iterator[
         text += chunk
     begin = _BEGIN.match(text)
     if begin is None:
-        yield AuditGap(0.0, 0.0, SOURCE, f"{log_name}:whole", f"{log_name} is not a file of CloudTrail, or is cut", "")
+        reason = f"{log_name} is not a CloudTrail file, or is truncated"
+        yield AuditGap(0.0, 0.0, SOURCE, f"{log_name}:whole", reason, "")
         return
     text = text[begin.end() :]
     while True:
@@ -61,7 +62,7 @@ def parse_entries_until_damage(lines: Iterable[str], log_name: str) -> Iterator[
             if len(text) < _MAX_RECORD:
                 chunk = next(chunks, "")
             if not chunk:
-                reason = f"{log_name} is not a file of CloudTrail from record {number + 1} on, or is cut"
+                reason = f"{log_name} is not a CloudTrail file from record {number + 1} on, or is truncated"
                 yield AuditGap(0.0, 0.0, SOURCE, f"{log_name}:whole", reason, "")
                 return
             text += chunk

@@ -17,7 +17,10 @@ def parse_entries_marking_chain_gaps(lines: Iterable[str], log_name: str) -> Ite
     for number, body, follows in hash_chain.iter_checked_lines(line for line in lines if line.strip()):
         host, count = str(body.get("host", "")), _line_number(body)
         if not follows:
-            reason = f"{log_name}, line {number}, does not follow from the line before it: changed, cut or lost"
+            reason = (
+                f"{log_name}, line {number}, does not follow from the line before it: lines were changed, "
+                "truncated or lost"
+            )
             yield AuditGap(last, _time_or_last(body, last), SOURCE, f"{log_name}:{number}:chain", reason, host)
         elif expected is not None and count != expected:
             yield AuditGap(
@@ -40,14 +43,14 @@ def _parse_record_or_gap(body: dict[str, Any], id: str) -> Iterator[Entry]:
     operation, host = str(body.get("op", "")), str(body.get("host", ""))
     when = _time_or_last(body, math.nan)
     if math.isnan(when):
-        yield AuditGap(0.0, 0.0, SOURCE, id, f"a line of {host} has no time where its time belongs", host)
+        yield AuditGap(0.0, 0.0, SOURCE, id, f"a line of {host} has no valid time", host)
         return
     if operation == "gap":
         yield AuditGap(when, when, SOURCE, id, str(body.get("why", "")), host)
         return
     note = str(body.get("why", ""))
     if body.get("seen") == "earlier":
-        note = "the process was gone: this is who it was at its last open or exec"
+        note = "the process had ended: its identity is that of its last open or exec"
     try:
         yield AuditRecord(
             when,
@@ -67,7 +70,7 @@ def _parse_record_or_gap(body: dict[str, Any], id: str) -> Iterator[Entry]:
             note,
         )
     except (TypeError, ValueError, OverflowError):
-        yield AuditGap(when, when, SOURCE, id, f"a line of {host} has no numbers where numbers belong", host)
+        yield AuditGap(when, when, SOURCE, id, f"a line of {host} has no valid numbers", host)
 
 
 def _time_or_last(body: dict[str, Any], last: float) -> float:

@@ -26,7 +26,7 @@ _OPERATIONS = {
     "S3.EXPIRE.OBJECT": "delete",
     "REST.GET.BUCKET": "list",
 }
-BEST_EFFORT = "S3 delivers these logs as well as it can: a request may have no line"
+BEST_EFFORT = "S3 delivers these logs on a best-effort basis: a request may have no line"
 
 
 def parse_entries_with_best_effort_gap(lines: Iterable[str], log_name: str) -> Iterator[Entry]:

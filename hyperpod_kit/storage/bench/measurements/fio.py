@@ -46,7 +46,7 @@ def measure_with_fio(directory: Path, kind: str, streams: int, file_size: int) -
     try:
         return parse_report(kind, streams, completed.stdout)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError):
-        raise RunError(argv, 0, stderr="what it printed is not fio's JSON") from None
+        raise RunError(argv, 0, stderr="its output is not the JSON of fio") from None
 
 
 def parse_report(kind: str, streams: int, printed: str) -> StreamSample:

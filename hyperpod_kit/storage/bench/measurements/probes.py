@@ -82,7 +82,7 @@ def _probe_flock(directory: Path) -> ProbeResult:
             fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return ProbeResult(True)
-    return ProbeResult(False, "two openers had the lock at once")
+    return ProbeResult(False, "two processes held the lock at the same time")
 
 
 def _probe_atime(directory: Path) -> ProbeResult:
@@ -95,7 +95,7 @@ def _probe_atime(directory: Path) -> ProbeResult:
     path.read_bytes()
     if path.stat().st_atime > before + 1:
         return ProbeResult(True)
-    return ProbeResult(False, "a read moved nothing")
+    return ProbeResult(False, "a read did not change the access time")
 
 
 def _probe_hard_link(directory: Path) -> ProbeResult:
@@ -130,7 +130,7 @@ def _probe_exclusive_create(directory: Path) -> ProbeResult:
         os.close(by_descriptor.open_own_or_root_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
     except FileExistsError:
         return ProbeResult(True)
-    return ProbeResult(False, "two made the same file")
+    return ProbeResult(False, "two processes created the same file")
 
 
 _PROBES: Dict[str, Callable[[Path], ProbeResult]] = {

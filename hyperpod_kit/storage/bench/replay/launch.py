@@ -132,7 +132,7 @@ def _exit_on_signal(number: int, frame: FrameType | None) -> NoReturn:
 def _read_result_or_error(assignment: AnyAssignment) -> dict[str, Any]:
     """Read a rank's result; an error where it has left none."""
     if not assignment.result_path.exists():
-        return {"error": f"rank {assignment.rank} left no result after {_TIMEOUT:g} s"}
+        return {"error": f"rank {assignment.rank} wrote no result within {_TIMEOUT:g} s"}
     result: dict[str, Any] = json.loads(assignment.result_path.read_text())
     return result
 

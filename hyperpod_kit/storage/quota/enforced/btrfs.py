@@ -36,13 +36,13 @@ class Btrfs:
             used = parse.parse_decimal(fields[1])
             if used is not None:
                 return QuotaUsed(directory, used, None, QuotaLimits(hard_bytes=parse.parse_decimal(fields[3]) or 0))
-        raise QuotaError(f"{directory}: `btrfs qgroup show` names no qgroup: {completed.stdout.strip()[-200:]}")
+        raise QuotaError(f"{directory}: `btrfs qgroup show` lists no qgroup: {completed.stdout.strip()[-200:]}")
 
     def build_limit_commands(self, directory: str, limits: QuotaLimits, grace: int) -> list[list[str]]:
         """See QuotaBackend."""
         _require_subvolume(directory)
         if limits.soft_bytes or limits.soft_files or limits.hard_files:
-            raise QuotaError(f"{directory}: btrfs has one limit, of bytes", hint="--bytes SIZE alone")
+            raise QuotaError(f"{directory}: btrfs has a single limit, in bytes", hint="--bytes SIZE alone")
         limit = str(limits.hard_bytes or "none")
         return [["btrfs", "quota", "enable", self._mount], ["btrfs", "qgroup", "limit", limit, directory]]
 
@@ -50,6 +50,6 @@ class Btrfs:
 def _require_subvolume(directory: str) -> None:
     if os.stat(directory).st_ino != SUBVOLUME_INODE:
         raise QuotaError(
-            f"{directory} is a directory of btrfs and no subvolume, and only a subvolume has a limit",
+            f"{directory} is a btrfs directory but not a subvolume; only subvolumes have limits",
             hint=f"btrfs subvolume create {directory}.new, and move its contents there",
         )

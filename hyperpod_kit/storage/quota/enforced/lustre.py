@@ -10,7 +10,7 @@ from hyperpod_kit.storage.quota.limits import QuotaError, QuotaLimits, QuotaUsed
 
 _NUMBER = re.compile(r"\[?([0-9]{1,18})\]?(\*?)")
 _PROJECT = re.compile(r"^\s*([0-9]{1,10})\s+([P-])\s")
-INCOMPLETE = "some of its servers do not answer, so the sum is not whole"
+INCOMPLETE = "some of its servers do not answer, so the sum is incomplete"
 
 
 class Lustre:
@@ -30,7 +30,7 @@ class Lustre:
         match = _PROJECT.match(output)
         if match is None:
             raise QuotaError(
-                f"{directory}: `lfs project -d` said {output.strip()[:200]!r}, expected a number and a flag"
+                f"{directory}: `lfs project -d` printed {output.strip()[:200]!r}, expected a number and a flag"
             )
         return int(match.group(1))
 
@@ -39,7 +39,7 @@ class Lustre:
         project = self.read_project_id(directory)
         if not project:
             hint = f"hyperpod-kit storage quota set {directory} --bytes SIZE"
-            raise QuotaError(f"{directory} belongs to no project, so nothing counts what is in it", hint=hint)
+            raise QuotaError(f"{directory} belongs to no project, so its contents are not counted", hint=hint)
         return parse_quota(self._runner.run(["lfs", "quota", "-p", str(project), self._mount]).stdout, directory)
 
     def build_limit_commands(self, directory: str, limits: QuotaLimits, grace: int) -> list[list[str]]:
@@ -49,7 +49,7 @@ class Lustre:
         project = self._project or current_project or owner
         if not project:
             raise QuotaError(
-                f"{directory} is root's, so that its owner's number is not a project's", hint="--project NUMBER"
+                f"{directory} belongs to root, whose uid cannot be a project number", hint="--project NUMBER"
             )
         if not current_project and not self._project:
             self._require_unused_project(project, directory)
@@ -69,9 +69,9 @@ class Lustre:
         used = parse_quota(self._runner.run(["lfs", "quota", "-p", str(project), self._mount]).stdout, directory)
         if used.bytes or used.files or used.limits != QuotaLimits():
             raise QuotaError(
-                f"{directory} belongs to uid {project}, and project {project} counts another directory already: the "
-                "two would share one limit",
-                hint="--project NUMBER: one that no directory has",
+                f"{directory} belongs to uid {project}, and project {project} already counts another directory: "
+                "the two would share one limit",
+                hint="--project NUMBER, a number that no directory uses",
             )
 
 
@@ -80,7 +80,7 @@ def parse_quota(text: str, directory: str) -> QuotaUsed:
     lines = text.splitlines()
     headers = [number for number, line in enumerate(lines) if line.split()[:2] == ["Filesystem", "kbytes"]]
     if not headers:
-        raise QuotaError(f"{directory}: `lfs quota` said {text.strip()[:200]!r}, expected a table")
+        raise QuotaError(f"{directory}: `lfs quota` printed {text.strip()[:200]!r}, expected a table")
     fields = " ".join(lines[headers[0] + 1 :]).split()
     # The mount's name may have spaces; the first number and the seven words behind it are the row.
     for start in range(1, len(fields) - 6):
@@ -88,9 +88,9 @@ def parse_quota(text: str, directory: str) -> QuotaUsed:
         if len(row) == 8 and all(_NUMBER.fullmatch(row[at]) for at in (0, 1, 2, 4, 5, 6)):
             break
     else:
-        raise QuotaError(f"{directory}: `lfs quota` said {' '.join(fields)[:200]!r}, expected eight columns")
+        raise QuotaError(f"{directory}: `lfs quota` printed {' '.join(fields)[:200]!r}, expected eight columns")
     if any("[" in row[at] for at in (0, 4)):
-        raise QuotaError(f"{directory}: {INCOMPLETE}: `lfs quota` said {' '.join(row)}", hint="lfs check servers")
+        raise QuotaError(f"{directory}: {INCOMPLETE}: `lfs quota` printed {' '.join(row)}", hint="lfs check servers")
     number = {at: int(_strip_quota_marks(row[at])) for at in (0, 1, 2, 4, 5, 6)}
     grace = ", ".join(
         f"{label}: {row[at]}" for label, at in (("bytes", 3), ("files", 7)) if row[at] not in ("-", "none")

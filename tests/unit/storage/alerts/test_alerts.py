@@ -136,7 +136,7 @@ def test_up_and_down_while_a_sink_is_down_is_one_alert_there_and_each_time_one_e
     servers.up(topics=False)
     assert run_command_line(words) == 0 and run_command_line(words) == 0
     (mail,) = servers.mail.received
-    assert "Subject: /fsx/alice is 90% full (over)" in mail.text and "over by now" in mail.text
+    assert "Subject: /fsx/alice is 90% full (over)" in mail.text and "over in the meantime" in mail.text
 
 
 def test_a_sink_that_is_down_is_asked_once_a_check_however_many_alerts_wait(
@@ -247,7 +247,7 @@ def test_two_checks_at_once_send_nothing_twice(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["{}", "[]", "", '{"format": "hpk-alerts/1", "alerts": {"/a": 1}}', "{" * 9999])
 def test_a_state_of_something_else_is_left_as_it_is(text: str, tmp_path: Path) -> None:
     (tmp_path / "state").write_text(text)
-    with pytest.raises(UsageError, match="no state of alerts"):
+    with pytest.raises(UsageError, match="not a state file of alerts"):
         outbox.inspect_and_send_alerts(
             tmp_path / "state", AlertSinks(), lambda _: {"/a": Alert("/a", "", "")}, ["/a"], now=0.0
         )

@@ -86,7 +86,7 @@ def test_changelogs() -> None:
     ]
     assert found[0].path == "[0x200000007:0x1:0x0]/a file with spaces" and found[0].by == "log"
     assert (found[1].path, found[1].new_path) == ("[0x2:0x4:0x0]/old name", "[0x2:0x1:0x0]/new name")
-    assert [gap.why for gap in gaps] == ["MDT0: records 10 to 11 are not there"]
+    assert [gap.why for gap in gaps] == ["MDT0: records 10 to 11 are missing"]
 
 
 def chained(*bodies: dict[str, Any]) -> List[str]:

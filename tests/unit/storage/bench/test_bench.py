@@ -69,7 +69,7 @@ def test_what_no_sample_shows_is_not_claimed() -> None:
 def test_c3_no_byte_is_written_past_the_budget(tmp_path: Path) -> None:
     with Scratch(tmp_path, 10 * MIB) as scratch:
         scratch.reserve_bytes_within_budget_and_room(6 * MIB, "one")
-        with pytest.raises(BudgetSpent, match="5 MB more are past the budget, of which 4 MB are left"):
+        with pytest.raises(BudgetSpent, match="5 MB more would exceed the budget; 4 MB are left"):
             scratch.reserve_bytes_within_budget_and_room(5 * MIB, "two")
         scratch.reserve_bytes_within_budget_and_room(4 * MIB, "three")
     assert list(tmp_path.iterdir()) == []
@@ -185,7 +185,7 @@ def test_fio_is_asked_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         "read", 2, 8388608, 2.0, False
     )
     program.write_text("#!/bin/sh\necho none")
-    with pytest.raises(RunError, match="not fio's JSON"):
+    with pytest.raises(RunError, match="not the JSON of fio"):
         fio.measure_with_fio(tmp_path, "read", 1, BLOCK)
     program.write_text("#!/bin/sh\necho full >&2; exit 1")
     with pytest.raises(RunError, match="full"):

@@ -157,7 +157,7 @@ def test_one_user_cannot_hide_the_requests_of_another(place: Path) -> None:
     put(place, ALICE, "z.json", encode_request(asked(place / "alice")))
     found, refused = waiting(place)
     assert sum(one.uid == BOB for one in found) == MAX_OF_USER and sum(one.uid == ALICE for one in found) == 1
-    assert refused == [f"{3 * MAX_OF_USER} files of uid {BOB}: {MAX_OF_USER} were read"]
+    assert refused == [f"{3 * MAX_OF_USER} files of uid {BOB}: only {MAX_OF_USER} were read"]
 
     def more() -> None:
         with pytest.raises(QuotaError, match="wait already"):
@@ -178,7 +178,7 @@ def test_however_many_names_one_user_has_the_others_are_read(place: Path) -> Non
     put(place, ALICE, "z.json", encode_request(asked(place / "alice")))
     found, refused = waiting(place)
     assert [one.uid for one in found] == [ALICE]
-    assert refused[-1] == f"{many} files of uid {BOB}: {MAX_OF_USER} were read" and len(refused) == MAX_OF_USER + 1
+    assert refused[-1] == f"{many} files of uid {BOB}: only {MAX_OF_USER} were read" and len(refused) == MAX_OF_USER + 1
 
 
 def test_other_names_of_a_users_file_hide_none_of_his_requests(place: Path) -> None:
@@ -246,9 +246,9 @@ def test_a_box_that_is_anothers_is_not_used(place: Path, tmp_path: Path, capsys:
     assert request_box.nearest_directory_with_box(str(place / "alice" / "x")) == str(place)
     with pytest.raises(QuotaError, match="expected root's"):
         RequestBox(str(place / "alice"))
-    with pytest.raises(QuotaError, match="is there already"):
+    with pytest.raises(QuotaError, match="already exists"):
         request_box.make_request_box(str(place / "alice"))
-    with pytest.raises(Absent, match="where requests would lie"):
+    with pytest.raises(Absent, match="the directory for requests"):
         RequestBox(str(tmp_path))
     assert run_command_line(["storage", "request", str(tmp_path), "--bytes", "1TiB"]) == 1
     assert "requests open" in capsys.readouterr().err

@@ -190,12 +190,12 @@ def test_a_run_that_fsx_cannot_reach_is_refused(place: Place) -> None:
     roots = [str(place.root)]
     inside = place.mounts.replace("/abcd ", "/abcd/team ")
     elsewhere = place.mounts.replace(":/abcd", ":/other")
-    with pytest.raises(Absent, match="no such file system"):
+    with pytest.raises(Absent, match="no such Lustre file system"):
         locate_linked_roots(place.fsx, "fs-00000000000000000", roots, place.mounts)
     for found, mounts, words in (
         (ID, "1 1 0:1 / / rw - ext4 /dev/x rw\n", "not on Lustre"),
         (ID, elsewhere, "mounts as other"),
-        (ID, inside, "/team/runs/one; linked are: /runs/"),
+        (ID, inside, "/team/runs/one; linked directories: /runs/"),
     ):
         with pytest.raises(UsageError, match=words):
             locate_linked_roots(place.fsx, found, roots, mounts)

@@ -91,7 +91,7 @@ def test_an_object_that_is_not_what_was_saved_stays_where_it_was(
     monkeypatch.setattr(owner, "is_machine_root", lambda: False)  # the bucket is memory of this process
     words = ["storage", "tier", str(place / "run"), "--older-than", "1d", "--keep", "1", "--to", TO]
     assert run_command_line(words) == 1
-    assert "the copy is not what was saved" in capsys.readouterr().err
+    assert "the copy differs from what was saved" in capsys.readouterr().err
     assert valid(place / "run") == {names[0], names[2]} and there() == {names[1]}
     monkeypatch.undo()
 

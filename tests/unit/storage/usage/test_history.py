@@ -115,7 +115,7 @@ def test_a_file_that_is_no_history_is_named_and_left(
 ) -> None:
     place = tmp_path / "history"
     place.write_text(text)
-    with pytest.raises(HistoryError, match="no sizes by day"):
+    with pytest.raises(HistoryError, match="not a history of sizes"):
         history.read_history_or_empty(place)
     (tmp_path / "tree").mkdir()
     words = [str(tmp_path / "tree"), "--state", str(tmp_path / "state"), "--history", str(place)]

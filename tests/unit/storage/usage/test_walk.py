@@ -179,7 +179,7 @@ def test_an_old_walk_another_one_and_one_that_is_to_be_fresh_begin_anew(tmp_path
 
 def test_a_file_that_no_walk_left_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "s").write_bytes(b"my thesis " * 1000)
-    with pytest.raises(HyperpodKitError, match="not a file that a walk left"):
+    with pytest.raises(HyperpodKitError, match="not a state file of `storage usage`"):
         open_ledger_and_delete_on_success(tmp_path / "s", WalkRequest("/x").resume_identity()).__enter__()
     assert (tmp_path / "s").read_bytes() == b"my thesis " * 1000
 

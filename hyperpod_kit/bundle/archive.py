@@ -108,7 +108,7 @@ def read_members(data: bytes) -> dict[str, bytes]:
 def _require_valid_member(member: tarfile.TarInfo, earlier: Mapping[str, bytes]) -> None:
     name = member.name
     if not name.startswith(LIBRARY) or not portable.PATH_PATTERN.fullmatch(name):
-        raise BundleError(f"{ARCHIVE} has a member {name!r}, which is not a place below {LIBRARY}", hint=_FOREIGN_HINT)
+        raise BundleError(f"{ARCHIVE} has a member {name!r}, which is not a path below {LIBRARY}", hint=_FOREIGN_HINT)
     if not member.isreg():
         raise BundleError(f"{ARCHIVE} has a member {name!r} that is not a plain file", hint=_FOREIGN_HINT)
     if name in earlier:

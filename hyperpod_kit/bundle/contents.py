@@ -103,6 +103,6 @@ def _is_hidden(name: str) -> bool:
 def _require_file(path: Path) -> Path:
     if not path.is_file():
         raise BundleError(
-            f"the bundle needs {path}, which is not there", hint="install hyperpod-kit again, or restore the file"
+            f"the bundle needs {path}, which does not exist", hint="install hyperpod-kit again, or restore the file"
         )
     return path

@@ -64,13 +64,13 @@ def _read_verified_package(directory: Path, listed: ListedPackage) -> bytes:
         )
     fields = parse_deb_fields_empty_if_unreadable(data)
     if fields is None:
-        raise BundleError(f"{path} is not a Debian package", hint="give the .deb of the client")
+        raise BundleError(f"{path} is not a Debian package", hint="specify the .deb file of the client")
     expected = {"Package": package.name, "Version": package.version, "Architecture": ARCHITECTURES[package.arch]}
     for field, value in expected.items():
         if fields and fields.get(field) != value:
             raise BundleError(
                 f"{path}: {field} is {fields.get(field)}, listed as {value}",
-                hint="correct hyperpod_kit.clients: the file decides",
+                hint="correct hyperpod_kit.clients: the values must be those of the file",
             )
     return data
 

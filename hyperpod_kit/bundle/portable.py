@@ -39,4 +39,4 @@ def require_bundle_file_fit_for_nodes(path: str, data: bytes) -> None:
     if path.endswith(".sh") and not data.startswith(b"#!"):
         raise BundleError(f"{path} does not begin with #!, so HyperPod could not start it")
     if path.endswith((".sh", ".service", ".timer", ".mount")) and not data.endswith(b"\n"):
-        raise BundleError(f"the last line of {path} has no end", hint="end it with a newline")
+        raise BundleError(f"the last line of {path} has no newline", hint="end it with a newline")

@@ -119,8 +119,8 @@ def replace_bundle_directory(bundle: Bundle, directory: Path) -> None:
         if foreign[1:]:
             more = f" and {len(foreign) - 1} more"
         raise BundleError(
-            f"{directory} holds {foreign[0]}" + more + ", which no render wrote",
-            hint="move them away, or choose another directory: it is replaced as a whole",
+            f"{directory} holds {foreign[0]}" + more + ", which hyperpod-kit render did not write",
+            hint="move them away, or choose another directory: the whole directory is replaced",
         )
     by_descriptor.make_parents(directory)
     staging = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))

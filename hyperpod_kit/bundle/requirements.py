@@ -89,7 +89,7 @@ def _problem_of_lock(data: bytes) -> Optional[str]:
     try:
         text = data.decode()
     except UnicodeDecodeError:
-        return "it is no text in UTF-8"
+        return "it is not UTF-8 text"
     requirements = 0
     for number, line in _logical_lines(text):
         if _WITH_PASSWORD.search(line):
@@ -101,7 +101,7 @@ def _problem_of_lock(data: bytes) -> Optional[str]:
             continue
         requirements += 1
         if not _PINNED.match(line):
-            return f"line {number} does not name one version: {line[:60]}"
+            return f"line {number} does not name a single version: {line[:60]}"
         if not _HASH.search(line):
             return f"line {number} has no --hash=sha256:…: {line[:60]}"
     if not requirements:

@@ -56,7 +56,7 @@ def _collect_custom_script_files(directory: Path, listed: ListedScript) -> dict[
     try:
         kind = os.lstat(top).st_mode
     except FileNotFoundError:
-        raise BundleError(f"{top} is not there", hint=hint) from None
+        raise BundleError(f"{top} does not exist", hint=hint) from None
     except (OSError, ValueError) as err:  # a name that is too long, or that no file can have
         raise BundleError(f"`path` of the script {listed.script.name}: {err}", hint=hint) from err
     if stat.S_ISREG(kind):
@@ -124,5 +124,6 @@ def _walk_visible_files_refusing_links(top: Path) -> Iterator[tuple[str, Path]]:
             yield path.relative_to(top).as_posix(), path
         if links:
             raise BundleError(
-                f"{Path(folder, links[0])} is a link or no plain file, which S3 cannot keep", hint="put the file there"
+                f"{Path(folder, links[0])} is a link or not a plain file, so S3 cannot store it",
+                hint="put the file there",
             )

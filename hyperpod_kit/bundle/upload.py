@@ -85,8 +85,8 @@ def require_uploaded(bundle: Bundle, bucket: Bucket) -> None:
     if difference.changed:
         changed = difference.changed
         raise BundleError(
-            f"{bundle.source_s3_uri} holds other bytes than the configuration renders in {len(changed)} of "
-            f"{count} files, first {changed[0]}: somebody else writes there",
+            f"{bundle.source_s3_uri} differs from what the configuration renders in {len(changed)} of {count} "
+            f"files, first {changed[0]}: somebody else writes to this prefix",
             hint="hyperpod-kit diff; find out who wrote them, then: hyperpod-kit upload",
         )
 
@@ -107,6 +107,6 @@ def _require_no_foreign_objects(bundle: Bundle, foreign: Sequence[str]) -> None:
         )
     if foreign:
         raise BundleError(
-            f"{bundle.source_s3_uri} holds {len(foreign)} file(s) that are not of this bundle, first {foreign[0]}",
+            f"{bundle.source_s3_uri} holds {len(foreign)} file(s) that are not part of this bundle, first {foreign[0]}",
             hint=f"aws s3 rm --recursive {bundle.source_s3_uri}, then: hyperpod-kit upload",
         )

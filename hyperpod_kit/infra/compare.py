@@ -79,4 +79,7 @@ def _missing_s3_endpoint_notes(part: TemplatePart, facts: AccountFacts) -> Itera
     if "S3Endpoint" in part.resources and endpoints is not None and subnets:
         vpcs = {subnet.vpc_id for subnet in subnets}
         for vpc in sorted(vpcs - {endpoint.vpc_id for endpoint in endpoints if endpoint.service == "s3"}):
-            yield f"{vpc} has no endpoint of S3: every byte to and from S3 passes the NAT gateway, by the byte"
+            yield (
+                f"{vpc} has no S3 endpoint: all traffic to and from S3 passes the NAT gateway, which is billed by "
+                "the byte"
+            )

@@ -23,7 +23,7 @@ def build_template_parts(settings: Settings) -> list[TemplatePart]:
     """Return the parts for everything that the configuration names and AWS must have. Raises UsageError."""
     if not network_placements(settings):
         raise UsageError(
-            "the configuration has no hyperpod_kit.cluster.vpc: there is no network to make",
+            "the configuration has no hyperpod_kit.cluster.vpc, so there is no network to create",
             hint='add "vpc" with one subnet id and one security group id; any will do, the template makes new ones',
         )
     template_parts = [network_part(settings), security_groups_part(settings)]
@@ -46,15 +46,16 @@ def describe_omissions(settings: Settings) -> Iterator[str]:
         for requested in shared.file_system_queries(settings, kind):
             if its.shared.word not in _SHARED:
                 yield (
-                    f"{requested.id} ({its.shared.name}) is not in it: the configuration does not say what is behind it"
+                    f"{requested.id} ({its.shared.name}) is not in the template: the configuration does not "
+                    "describe the storage behind it"
                 )
             elif requested.region != region:
-                yield f"{requested.id} is not in it: it is in {requested.region}, the cluster in {region}"
+                yield f"{requested.id} is not in the template: it is in {requested.region}, the cluster in {region}"
     for system in fsx_queries.file_system_queries(settings):
         if system.region != region:
-            yield f"{system.id} is not in it: it is in {system.region}, the cluster in {region}"
+            yield f"{system.id} is not in the template: it is in {system.region}, the cluster in {region}"
     for secret in settings.secrets:
-        yield f"secret {secret.name} is not in it: its value would stand in the template"
+        yield f"secret {secret.name} is not in the template, which would reveal its value"
 
 
 def cloudformation_template(settings: Settings, template_parts: Optional[list[TemplatePart]] = None) -> dict[str, Any]:
@@ -65,7 +66,7 @@ def cloudformation_template(settings: Settings, template_parts: Optional[list[Te
     rules = {name: rule for part in template_parts for item in part.rules for name, rule in _cloudformation_rules(item)}
     return {
         "AWSTemplateFormatVersion": "2010-09-09",
-        "Description": f"What the cluster {settings.cluster.name} stands on, made by hyperpod-kit infra template.",
+        "Description": f"Resources for the cluster {settings.cluster.name}, created by hyperpod-kit infra template.",
         "Parameters": {name: value for part in template_parts for name, value in part.parameters.items()},
         **({"Rules": rules} if rules else {}),
         "Resources": {name: value for part in template_parts for name, value in part.resources.items()},
@@ -90,8 +91,8 @@ def _cloudformation_rules(rule: MultipleRule) -> Iterator[tuple[str, dict[str, A
                 "Assertions": [
                     {
                         "Assert": {"Fn::Contains": [multiples, ref(rule.parameter)]},
-                        "AssertDescription": f"{rule.parameter} is a multiple of {step} {rule.unit} where {rule.by} "
-                        f"is {value}.",
+                        "AssertDescription": f"{rule.parameter} must be a multiple of {step} {rule.unit} where "
+                        f"{rule.by} is {value}.",
                     }
                 ],
             },

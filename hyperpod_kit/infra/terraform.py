@@ -75,7 +75,7 @@ def _precondition(rule: MultipleRule) -> dict[str, str]:
     text = ", ".join(f"{step} where {by} is {value}" for value, step in rule.steps.items())
     return {
         "condition": f"${{var.{parameter} % lookup({{{steps}}}, var.{by}, 1) == 0}}",
-        "error_message": f"{parameter} is a multiple of so many {rule.unit}: {text}.",
+        "error_message": f"{parameter} must be a multiple of this many {rule.unit}: {text}.",
     }
 
 

@@ -27,9 +27,9 @@ class StateCopy(Enum):
 def slurm_state_unfit_reason(mount: Mount, controller_group: str) -> str:
     """Why slurmctld's state cannot lie on this mount; "" when it can."""
     if not mount.traits.keeps_slurm_state:
-        return f"a {mount.kind} mount has no renames, links or locks to build on, or is one node's own"
+        return f"a {mount.kind} mount has no reliable renames, links or locks, or belongs to one node"
     if mount.has_single_owner():
-        return "behind an access point every file is one user's"
+        return "behind an access point every file belongs to one user"
     if not mount.is_carried_by(Role.CONTROLLER, controller_group):
         return "the controller does not mount it"
     if mount.required:
@@ -40,15 +40,15 @@ def slurm_state_unfit_reason(mount: Mount, controller_group: str) -> str:
 def mount_not_shared_by_all_nodes_reason(mount: Mount, cluster: ClusterSpec) -> str:
     """Return why nodes cannot exchange files on this mount; "" when they can."""
     if not mount.traits.keeps_slurm_state:
-        return f"a {mount.kind} mount has no renames to build on, or is one node's own"
+        return f"a {mount.kind} mount has no reliable renames, or belongs to one node"
     if mount.has_single_owner():
-        return "behind an access point every file is one user's"
+        return "behind an access point every file belongs to one user"
     without = [group.name for group in cluster.groups if not mount.is_carried_by(group.role, group.name)]
     if without:
         return f"{', '.join(without)} does not mount it"
     if mount.required:
         return ""
-    return "it is not required, and a node would be without it"
+    return "it is not required, so a node might be without it"
 
 
 def choose_slurm_state_mount_name(

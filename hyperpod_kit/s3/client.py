@@ -86,7 +86,7 @@ class S3HttpClient:
         self._endpoint = chain.configured_endpoint_or_empty(environ, "S3")
         if not self._region and not self._endpoint:
             raise S3NotConfigured(
-                "no region of S3 is known here: not in the environment, not in ~/.aws, not from the metadata service",
+                "no AWS region is configured: not in the environment, not in ~/.aws, not in the metadata service",
                 hint="export AWS_REGION=us-west-2",
             )
         if self._region.startswith(OTHER_DOMAINS) and not self._endpoint:
@@ -154,7 +154,7 @@ class S3HttpClient:
         if listing["IsTruncated"]:
             listing["NextContinuationToken"] = page.findtext("NextContinuationToken") or ""
             if not listing["NextContinuationToken"]:
-                raise S3Broken("a listing that goes on and does not say where")
+                raise S3Broken("a truncated listing without a continuation token")
         return listing
 
     def put_object(
@@ -343,11 +343,11 @@ def _parse_refusal(response: S3Response) -> Tuple[str, str]:
 def _parse_xml(data: bytes) -> ElementTree.Element:
     """Return the root of an XML document, without name spaces. Raise S3Broken."""
     if b"<!" in data:
-        raise S3Broken("an answer with declarations of its own")
+        raise S3Broken("an answer with XML declarations of its own")
     try:
         root = ElementTree.fromstring(data)
     except ElementTree.ParseError as err:
-        raise S3Broken(f"an answer that is no XML: {err}") from None
+        raise S3Broken(f"an answer that is not XML: {err}") from None
     for item in root.iter():
         item.tag = item.tag.rpartition("}")[2]
     return root
@@ -371,7 +371,7 @@ def _parse_time(parse_text: Callable[[str], datetime], text: Optional[str]) -> d
     try:
         return parse_text(text)
     except (ValueError, TypeError, IndexError, OverflowError):
-        raise S3Broken(f"an object of the time {clean_one_line(text)[:40]!r}") from None
+        raise S3Broken(f"an object with the time {clean_one_line(text)[:40]!r}") from None
 
 
 def _parse_iso_time(text: str) -> datetime:

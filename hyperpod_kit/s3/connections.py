@@ -69,7 +69,9 @@ class ResponseBody:
         try:
             data: bytes = self._response.read(count)
         except (socket.timeout, TimeoutError) as err:
-            raise S3Timeout(f"no byte for {self._connection.timeout:g} s, {self.remaining} were still to come") from err
+            raise S3Timeout(
+                f"no data for {self._connection.timeout:g} s, {self.remaining} bytes were still to come"
+            ) from err
         except http.client.HTTPException as err:
             raise S3Broken(f"{type(err).__name__} with {self.remaining} bytes still to come") from None
         if len(data) < count:
@@ -78,7 +80,7 @@ class ResponseBody:
         if self._crc is not None:
             self._crc = binascii.crc32(data, self._crc)
             if not self.remaining and base64.b64encode(self._crc.to_bytes(4, "big")).decode() != self._expected_crc:
-                raise S3Broken(f"its CRC-32 is not {self._expected_crc}, which the service has of it")
+                raise S3Broken(f"its CRC-32 is not {self._expected_crc}, the value that the service sent")
         return data
 
     def _read_chunked(self, most: int) -> bytes:
@@ -86,7 +88,7 @@ class ResponseBody:
         try:
             data: bytes = self._response.read(most if most >= 0 else None)  # all of them, or the end has come
         except (socket.timeout, TimeoutError) as err:
-            raise S3Timeout(f"no byte for {self._connection.timeout:g} s") from err
+            raise S3Timeout(f"no data for {self._connection.timeout:g} s") from err
         except http.client.HTTPException as err:
             raise S3Broken(f"{type(err).__name__}: {err}") from None
         if self._response.isclosed():

@@ -47,7 +47,7 @@ def node_role_credentials(environ: Mapping[str, str]) -> Tuple[Optional[Credenti
     if role.status != 200 or not name:
         return (
             None,
-            f"the metadata service at {base} knows no role of this node: {_failure_text(role.status, role.body)}",
+            f"the metadata service at {base} has no role for this node: {_failure_text(role.status, role.body)}",
         )
     response = send_http_request_or_status_zero("GET", base + ROLES + name, headers, proxies=False)
     try:
@@ -89,7 +89,8 @@ def _metadata_base_url_and_token_headers(environ: Mapping[str, str]) -> Tuple[st
         "PUT", f"{base}/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": "300"}, b"", proxies=False
     )
     if token.status != 200:
-        return base, {}, f"the metadata service at {base} gives no token: {_failure_text(token.status, token.body)}"
+        reason = f"the metadata service at {base} returned no token: {_failure_text(token.status, token.body)}"
+        return base, {}, reason
     return base, {"X-aws-ec2-metadata-token": token.body.decode("ascii", "replace").strip()}, ""
 
 

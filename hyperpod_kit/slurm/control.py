@@ -212,7 +212,7 @@ def query_matching_job_records(
     if not job_entries or (len(job_entries) > 1 and not job.components):
         shown = ", ".join(str(JobId.from_record(record)) for record in records_read[:8]) or "no job"
         raise JobError(
-            f"Slurm answers with {shown} when it is asked for job {job} (number {job.raw or 'unknown'})",
+            f"Slurm returned {shown} for job {job} (number {job.raw or 'unknown'})",
             hint=f"scontrol show job {job}",
         )
     return sorted(job_entries, key=lambda record: int(record.get("HetJobOffset") or 0))

@@ -67,7 +67,7 @@ class JobEnvironment:
         if not job_id.raw:
             raise NotInAJob(
                 "this is not a Slurm job: SLURM_JOB_ID is not set",
-                hint="call `hyperpod-kit job run` inside the script that you give to sbatch; without Slurm: "
+                hint="run `hyperpod-kit job run` inside the script that you submit with sbatch; without Slurm: "
                 "hyperpod-kit job run --local",
             )
         groups = tuple(

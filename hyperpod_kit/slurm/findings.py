@@ -78,10 +78,10 @@ def findings_or_guard_silent(record: Optional[GuardRecord], now: float) -> List[
     """Return the record's findings, or the one finding `guard-silent` where there is no record, or one too old
     or from the future: nothing is known then, which is neither health nor a fault. Pure."""
     if record is None:
-        return [_guard_silent_finding("the guard of Slurm has left no record on this node")]
+        return [_guard_silent_finding("the Slurm guard has written no record on this node")]
     age = now - record.checked_at
     if age > SILENT_AFTER:
-        return [_guard_silent_finding(f"the guard of Slurm has not looked for {age:.0f} s, expected a look every 20 s")]
+        return [_guard_silent_finding(f"the Slurm guard has not run for {age:.0f} s, expected every 20 s")]
     if age < -AHEAD:
         return [_guard_silent_finding(f"the guard's last record is {-age:.0f} s ahead of this node's clock")]
     return list(record.findings)
@@ -90,7 +90,7 @@ def findings_or_guard_silent(record: Optional[GuardRecord], now: float) -> List[
 def _guard_silent_finding(detail: str) -> SlurmFinding:
     return SlurmFinding(
         SILENT,
-        f"unknown whether Slurm is well here: {detail}",
+        f"unknown whether Slurm is healthy on this node: {detail}",
         "systemctl status hyperpod-kit-slurm-guard.timer hyperpod-kit-slurm-guard.service",
         fault=False,
     )

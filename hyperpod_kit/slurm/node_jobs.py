@@ -54,7 +54,7 @@ class NodeJob:
     def to_line(self) -> str:
         """One line for a person."""
         if self.auto_resume:
-            fate = "goes on by itself (auto-resume)"
+            fate = "resumes by itself (auto-resume)"
         elif self.requeues:
             fate = "is requeued"
         else:
@@ -79,7 +79,7 @@ def query_jobs_holding_nodes(runner: Runner, nodes: Sequence[str]) -> List[NodeJ
         raise RunError(argv, done.returncode, done.stdout, done.stderr)
     printed = records.split_records(done.stdout, delimiter, FIELDS)
     if printed is None:
-        raise RunError(argv, 1, stderr="squeue printed something else than the fields that it was asked for")
+        raise RunError(argv, 1, stderr="squeue did not print the requested fields")
     requested = set(nodes)
     jobs = [_parse_node_job(record) for record in printed if record.get("JobState") in HAS_NODES]
     return sorted(

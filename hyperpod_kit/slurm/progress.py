@@ -140,7 +140,7 @@ def open_progress(path: str) -> Iterator[ReportedProgress]:
     """Open for reading the memory that HPK_PROGRESS names, from another process of the same user. Raises
     OSError; ValueError for what is no such memory."""
     if not _PATH.fullmatch(path) or not os.readlink(path).startswith(f"/memfd:{NAME}"):
-        raise ValueError(f"{path} is no memory of a rank's wrapper")
+        raise ValueError(f"{path} is not the memory of a rank's wrapper")
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         yield ReportedProgress(descriptor)

@@ -101,7 +101,7 @@ def query_squeue(
     Raises UnknownJob, RunError.
     """
     if job_id and not _NAME.fullmatch(job_id):
-        raise RunError([squeue, "-j", job_id], 2, stderr=f"{job_id!r} is not a number of a job")
+        raise RunError([squeue, "-j", job_id], 2, stderr=f"{job_id!r} is not a job number")
     delimiter = f"@{os.urandom(16).hex()}@"
     squeue_format = ",".join(f"{word}:0{delimiter}" for _, word in fields)
     argv = [
@@ -122,7 +122,7 @@ def query_squeue(
         raise RunError(argv, done.returncode, done.stdout, done.stderr)
     job_records = split_records(done.stdout, delimiter, fields)
     if job_records is None:
-        raise RunError(argv, 1, stderr="squeue printed something else than the fields that it was asked for")
+        raise RunError(argv, 1, stderr="squeue did not print the requested fields")
     if job_id and not job_records:
         raise UnknownJob(argv, 1, stderr=f"Job {job_id} not found")
     return job_records

@@ -53,8 +53,7 @@ def diagnose_slurm_command_failure(err: RunError) -> Unanswered:
     if local:
         return Unanswered(
             Barrier.NO_MUNGED,
-            f"munged does not run on this node ({local.group(1)}: {local.group(2).strip()}): no Slurm command works "
-            "here",
+            f"munged does not run on this node ({local.group(1)}: {local.group(2).strip()}), so no Slurm command works",
             "sudo systemctl start munge",
         )
     foreign = _FOREIGN.search(output)

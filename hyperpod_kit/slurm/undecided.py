@@ -14,9 +14,9 @@ from hyperpod_kit.slurm import versions
 from hyperpod_kit.slurm.environment import OPTION_VARIABLES
 
 HINT = (
-    "hyperpod-kit job doctor  # is the plugin of this Slurm? A node whose bundle is older than this package decides "
-    f"for `{HPK_AUTO_RESUME}=1 srun …`, and for every srun after `hyperpod-kit node apply`. Or start the trainer with "
-    f"hyperpod-kit job run; {HPK_AUTO_RESUME}=0 srun … starts it without a decision"
+    "hyperpod-kit job doctor  # is the plugin built for this Slurm? A node whose bundle is older than this "
+    f"package decides for `{HPK_AUTO_RESUME}=1 srun …`, and for every srun after `hyperpod-kit node apply`. Or "
+    f"start the trainer with hyperpod-kit job run; {HPK_AUTO_RESUME}=0 srun … starts it without a decision"
 )
 
 

@@ -54,7 +54,7 @@ class RestoreVerdict(NamedTuple):
 
     def sentence(self) -> str:
         """Return one sentence that says what the ranks restored, or why they could not."""
-        passed = "".join(f"; passed over {name}: {reason}" for name, reason in self.rejected)
+        passed = "".join(f"; skipped {name}: {reason}" for name, reason in self.rejected)
         if self.error:
             return f"the ranks could not restore: {self.error}: {self.why}"
         if self.source == NONE:
@@ -66,7 +66,7 @@ def verdict_directory(state_directory: str, attempt: str) -> str:
     """Return the directory of the verdicts on an attempt of a job. Raises ValueError for what is no attempt's
     name."""
     if not _ATTEMPT.fullmatch(attempt):
-        raise ValueError(f"{attempt!r} is not a name of a job's attempt")
+        raise ValueError(f"{attempt!r} is not the name of a job's attempt")
     return os.path.join(state_directory, "verdicts", attempt)
 
 

@@ -30,7 +30,7 @@ def resolve_directory_closed_to_others(path: str) -> str:
             _require_directory_closed_to_others(parent, os.stat(parent, follow_symlinks=False), sticky_is_enough=True)
         # Nobody else can exchange anything on that way now: does it still lead to what was reached?
         if not os.path.samestat(os.stat(name, follow_symlinks=False), os.fstat(handle)):
-            raise UntrustedPlace(f"{path} was exchanged while it was opened", hint=f"namei -l {path}")
+            raise UntrustedPlace(f"{path} was replaced while it was opened", hint=f"namei -l {path}")
         return name
     finally:
         os.close(handle)
@@ -47,5 +47,5 @@ def _require_directory_closed_to_others(path: str, facts: os.stat_result, *, sti
     raise UntrustedPlace(
         f"{path} is {stat.filemode(facts.st_mode)} of uid {facts.st_uid}, expected a directory that only uid "
         f"{os.geteuid()} may write to",
-        hint=f"choose another directory, or close this one: ls -ld {path}",
+        hint=f"choose another directory, or restrict this one: ls -ld {path}",
     )

@@ -74,7 +74,7 @@ def mount_id_by_handle_or_none_text(fd: int) -> str:
         return str(number.value)
     if ctypes.get_errno() in (errno.EOPNOTSUPP, errno.EOVERFLOW):
         return "none"
-    raise OSError(ctypes.get_errno(), "the kernel does not say which mount it is of")
+    raise OSError(ctypes.get_errno(), "the kernel does not report its mount")
 
 
 def open_path_fd_refusing_mount(name: str, directory_fd: int, directory_mount_id: str = "") -> int:

@@ -56,7 +56,7 @@ def describe_if_not_regular_file(path: str) -> str:
     if stat.S_ISLNK(mode):
         with contextlib.suppress(OSError):
             return f"a symbolic link to {os.readlink(path)}"
-    return next((description for test, description in _KINDS if test(mode)), "no regular file")
+    return next((description for test, description in _KINDS if test(mode)), "not a regular file")
 
 
 def unexpected_file_error(path: str, expected: str = "a regular file", error: Type[Untrusted] = Untrusted) -> Untrusted:
@@ -164,7 +164,7 @@ def _read_pipe_to_end_or_raise(fd: int, path: str, most: int, seconds: float) ->
         elif content:
             return bytes(content)
         else:
-            raise Untrusted(f"{path} is a pipe to which nobody writes, expected a file")
+            raise Untrusted(f"{path} is a pipe without a writer, expected a file")
     raise too_large_error(path, len(content), most)
 
 
@@ -214,7 +214,7 @@ def ensure_own_directory(path: str, mode: int = 0o700) -> None:
 def _not_own_directory_error(path: str, owner: int) -> Untrusted:
     status = os.lstat(path)
     return Untrusted(
-        f"{path} is there already and is not a directory of uid {owner}: "
-        f"{stat.filemode(status.st_mode)} of uid {status.st_uid}",
+        f"{path} already exists and is not a directory of uid {owner}: {stat.filemode(status.st_mode)} of uid "
+        f"{status.st_uid}",
         hint=f"look at it, then have its owner or root remove it: ls -ld {path}",
     )

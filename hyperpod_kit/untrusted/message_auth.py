@@ -63,5 +63,5 @@ class Seal:
         """Check the MAC of the next received line, and return its message. Raises Untrusted."""
         body = line[_MAC + 1 :]
         if line[_MAC : _MAC + 1] != b" " or not hmac.compare_digest(line[:_MAC], self._next_mac(body)):
-            raise Untrusted("a message without its proof: it is not of who greeted, or it was changed on its way")
+            raise Untrusted("a message without a valid proof: it has another sender, or was changed on the way")
         return body

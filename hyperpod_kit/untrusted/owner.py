@@ -143,7 +143,9 @@ def run_as_user_in_child(work: Callable[[], Any], uid: int, path: str, limits: O
 
 def _run_in_child(work: Callable[[Receiver], Any], uid: int, path: str, limits: OwnerLimits, receive: Receiver) -> Any:
     if _SILENT.get(uid, 0) >= SILENCES:
-        raise Unreachable(f"{path} was not asked: {SILENCES} others of uid {uid} do not answer", hint="findmnt --list")
+        raise Unreachable(
+            f"{path} was not checked: {SILENCES} others of uid {uid} do not answer", hint="findmnt --list"
+        )
     sys.stdout.flush()
     sys.stderr.flush()
     # By hand: it becomes a user and reports how it gets on, and `system` has what lies above this package.
@@ -182,7 +184,7 @@ def _parse_child_message(line: bytes, uid: int, path: str) -> Any:
     try:
         return parse.parse_json_object(line, _LARGEST)
     except ValueError as err:
-        raise Untrusted(f"{path}: a process of uid {uid} answers what is no JSON: {err}") from None
+        raise Untrusted(f"{path}: a process of uid {uid} returned invalid JSON: {err}") from None
 
 
 def _print_child_output(message: Any) -> None:

@@ -49,6 +49,6 @@ def _object_without_repeats(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
     made: Dict[str, Any] = {}
     for name, value in pairs:
         if name in made:
-            raise ValueError(f"{name[:80]!r} is in it twice")
+            raise ValueError(f"it has the key {name[:80]!r} twice")
         made[name] = value
     return made

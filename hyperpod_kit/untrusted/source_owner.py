@@ -144,7 +144,7 @@ def _single_non_root_owner_or_none(
         names = " and ".join(sorted(map(_user_name_or_uid_text, owners)))
         raise UsageError(
             f"the sources belong to {names}: root reads those of one user at a time, with that user's rights",
-            hint="call it for each of them, or as a user who may read both",
+            hint="run the command for each of them, or as a user who may read both",
         )
     if owners:
         return owners.pop()

@@ -138,7 +138,8 @@ class _OwnersOnTheWay:
         for name, owner in self._links:
             if owner not in (0, uid):
                 raise Untrusted(
-                    f"{name} on the way to {self._path} is a symbolic link of uid {owner} to what is not theirs",
+                    f"{name} on the way to {self._path} is a symbolic link of uid {owner} to something that is "
+                    "not theirs",
                     hint=f"namei -l {self._path}",
                 )
         return uid

@@ -174,7 +174,7 @@ def test_of_one_user_a_few_are_waited_for(
     reasons += [why for _, why in done.retained]
     assert {item.root for item in done.removed} == {str(root) for root in good}
     assert len(reasons) == (3 if planned.failed else 6)
-    assert ["was not asked" in why for why in reasons] == [False] + [True] * (len(reasons) - 1), reasons
+    assert ["was not checked" in why for why in reasons] == [False] + [True] * (len(reasons) - 1), reasons
 
 
 @pytest.mark.full

@@ -221,7 +221,7 @@ def test_what_a_person_has_set_for_squeue_hides_no_job_that_lives(
 
 def test_a_claim_that_names_no_job_orders_nothing_of_slurm(two: Two) -> None:
     for name in ("-h", "1 --states=all", "1\n2", "1;2", "../1", "1_", "1_2_3", "\u0661", "1,2,3"):
-        with pytest.raises(RunError, match="is not a number of a job"):
+        with pytest.raises(RunError, match="is not a job number"):
             records.query_squeue(LocalRunner(), name)
 
 

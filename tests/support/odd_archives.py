@@ -36,7 +36,7 @@ def _instead(kind: bytes, target: str = "") -> Callable[..., list[tarfile.TarInf
 
 
 NOT_PLAIN = "is not a plain file"
-OUTSIDE = "not a place below lib/"
+OUTSIDE = "not a path below lib/"
 ODD: Mapping[str, OddArchive] = {
     "absolute": OddArchive(_with("/etc/hpk-evil"), "/etc/hpk-evil in lib.tar.gz is not listed", OUTSIDE),
     "climbing": OddArchive(_with("lib/../../evil"), "lib/../../evil in lib.tar.gz is not listed", OUTSIDE),

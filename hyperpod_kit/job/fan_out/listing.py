@@ -71,7 +71,7 @@ def _copied_file(source: str, path: str, name: str) -> CopiedFile:
         location = os.path.join(source, path)
     file_status = os.stat(location)
     if not stat.S_ISREG(file_status.st_mode):
-        file_type = "no regular file"
+        file_type = "not a regular file"
         if stat.S_ISDIR(file_status.st_mode):
             file_type = "a link to a directory"
         raise UsageError(f"{os.path.join(source, path)} is {file_type}: only files are copied")

@@ -184,7 +184,7 @@ def test_a_directory_with_other_things_is_not_written_over(
 def test_what_no_render_wrote_is_not_deleted(config: Settings, origin: sources.Sources, tmp_path: Path) -> None:
     replace_bundle_directory(render(config, origin), tmp_path / "b")
     put(tmp_path / "b/units/mine.txt", "years of work")
-    with pytest.raises(BundleError, match=r"holds units/mine\.txt, which no render wrote"):
+    with pytest.raises(BundleError, match=r"holds units/mine\.txt, which hyperpod-kit render did not write"):
         replace_bundle_directory(render(config, origin), tmp_path / "b")
     assert (tmp_path / "b/units/mine.txt").read_text() == "years of work"
 
@@ -207,7 +207,7 @@ def test_an_older_bundle_is_replaced_as_a_whole(config: Settings, origin: source
         ("lifecycle_scripts/on_create.sh", "#!/bin/bash\r\n:\r\n", r"on_create\.sh has Windows line ends"),
         ("slurm/prolog.sh", ":\n", r"slurm/prolog\.sh does not begin with #!"),
         ("slurm/prolog.sh", "\ufeff#!/bin/bash\n:\n", r"slurm/prolog\.sh does not begin with #!"),
-        ("slurm/prolog.sh", "#!/bin/bash\nexit 0", r"the last line of slurm/prolog\.sh has no end"),
+        ("slurm/prolog.sh", "#!/bin/bash\nexit 0", r"the last line of slurm/prolog\.sh has no newline"),
         ("slurm/prolog.sh", "#!/usr/local/bin/bash\n:\n", r"begins with .*, which not every node can start"),
         ("slurm/a b.sh", "#!/bin/bash\n:\n", r"'slurm/a b\.sh' cannot be the name of a file of a bundle"),
         ("templates/systemd/mount.service.j2", "{{ mount.nmae }}", r"template mount\.service\.j2: .*nmae"),

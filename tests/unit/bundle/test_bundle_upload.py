@@ -87,7 +87,7 @@ def test_a_file_of_the_same_size_that_somebody_else_wrote(bucket: Bucket) -> Non
     upload_bundle(made, bucket)
     bucket.put(made.prefix + "slurm/7.h", b"y" * 7)
     assert bucket.sizes_by_relative_key(made.prefix)["slurm/7.h"] == len(made.files["slurm/7.h"])
-    with pytest.raises(BundleError, match=r"holds other bytes .* in 1 of 44 files, first slurm/7.h"):
+    with pytest.raises(BundleError, match=r"differs from .* in 1 of 44 files, first slurm/7.h"):
         require_uploaded(made, bucket)
 
 
@@ -112,7 +112,7 @@ def test_the_file_that_hyperpod_refuses_is_named(bucket: Bucket) -> None:
 def test_a_stranger_in_the_prefix(bucket: Bucket) -> None:
     made = bundle()
     bucket.put(made.prefix + "a.txt", b"")
-    with pytest.raises(BundleError, match=r"holds 1 file\(s\) that are not of this bundle, first a\.txt"):
+    with pytest.raises(BundleError, match=r"holds 1 file\(s\) that are not part of this bundle, first a\.txt"):
         upload_bundle(made, bucket)
 
 

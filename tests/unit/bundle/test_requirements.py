@@ -70,13 +70,13 @@ def test_a_lock_file_ships_as_it_is_and_the_node_is_told(tmp_path: Path) -> None
         (f"{KIT}torch==2.9.1\n", "line 3 has no --hash=sha256"),
         (f"{KIT}torch==2.9.1 # {HASH}\n", "line 3 has no --hash=sha256"),
         (f"{KIT}torch==2.9.1 --hash=md5:0123\n", "line 3 has no --hash=sha256"),
-        (f"{KIT}torch>=2.9.1 {HASH}\n", "line 3 does not name one version"),
-        (f"{KIT}torch==2.9.* {HASH}\n", "line 3 does not name one version"),
-        (f"{KIT}./torch.whl {HASH}\n", "line 3 does not name one version"),
+        (f"{KIT}torch>=2.9.1 {HASH}\n", "line 3 does not name a single version"),
+        (f"{KIT}torch==2.9.* {HASH}\n", "line 3 does not name a single version"),
+        (f"{KIT}./torch.whl {HASH}\n", "line 3 does not name a single version"),
         (f"{KIT}-r other.txt\n", "line 3: -r is not one of --index-url"),
         (f"{KIT}--editable=.\n", "line 3: --editable is not one of --index-url"),
         (f"--index-url https://user:secret@example.com/simple\n{KIT}", "line 1 has a URL with a user or a password"),
-        (b"\xff\xfe", "it is no text in UTF-8"),
+        (b"\xff\xfe", "it is not UTF-8 text"),
     ],
 )
 def test_what_is_not_locked_is_refused(text: str | bytes, problem: str, tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_one_file_is_its_own_program(own: Path, tmp_path: Path) -> None:
 
 def break_file(own: Path, what: str) -> None:
     script = own / "install.sh"
-    if what == "is not there":
+    if what == "does not exist":
         os.rename(own, own.with_name("other"))
     elif what == "has no 'install.sh'":
         script.rename(own / "setup.sh")
@@ -81,7 +81,7 @@ def break_file(own: Path, what: str) -> None:
     elif what == "is a symbolic link":
         os.rename(own, own.with_name("other"))
         own.symlink_to(own.with_name("other"))
-    elif what == "a link or no plain file":
+    elif what == "a link or not a plain file":
         (own / "link").symlink_to("install.sh")
     elif what == "more than 50 MiB":
         with (own / "large").open("wb") as stream:
@@ -91,12 +91,12 @@ def break_file(own: Path, what: str) -> None:
 @pytest.mark.parametrize(
     "what",
     [
-        "is not there",
+        "does not exist",
         "has no 'install.sh'",
         "does not begin with #!/",
         "Windows line ends",
         "is a symbolic link",
-        "a link or no plain file",
+        "a link or not a plain file",
         "more than 50 MiB",
         "cannot be the name",
     ],
@@ -113,5 +113,5 @@ def test_what_would_not_start_is_refused(own: Path, tmp_path: Path, what: str) -
 
 def test_a_fifo_is_not_waited_for(own: Path, tmp_path: Path) -> None:
     os.mkfifo(own / "fifo")
-    with pytest.raises(BundleError, match="no plain file"):
+    with pytest.raises(BundleError, match="not a plain file"):
         render(load(configuration(tmp_path)))

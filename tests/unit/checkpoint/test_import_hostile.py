@@ -305,9 +305,9 @@ def safetensors(header: bytes, data: bytes) -> bytes:
         (
             b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"I32","shape":[1],"data_offsets":[0,4]}}',
             4,
-            "'a' is in it twice",
+            "it has the key 'a' twice",
         ),
-        (b'{"a":{"dtype":"F32","shape":[1],"dtype":"I32","data_offsets":[0,4]}}', 4, "'dtype' is in it twice"),
+        (b'{"a":{"dtype":"F32","shape":[1],"dtype":"I32","data_offsets":[0,4]}}', 4, "it has the key 'dtype' twice"),
         (
             b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}',
             4,

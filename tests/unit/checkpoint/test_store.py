@@ -142,7 +142,7 @@ def test_s3_without_boto3_needs_a_region_and_nothing_else(monkeypatch: pytest.Mo
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    with pytest.raises(CheckpointError, match="no region of S3 is known here") as caught:
+    with pytest.raises(CheckpointError, match="no AWS region is configured") as caught:
         open.open_store("s3://bucket/run")
     assert caught.value.hint == "export AWS_REGION=us-west-2"
     monkeypatch.setenv("AWS_REGION", "eu-west-1")

@@ -112,7 +112,7 @@ def test_the_question_names_the_jobs(
     asked = hk(*line)
     assert asked.code == 130 and sent(cluster) == [] and queue.orders == []
     assert "job 7 of alice, llama" in asked.err and "RUNNING since 2026-11-26T22:00:00 on ip-10-0-1-1" in asked.err
-    assert "it goes on by itself (auto-resume)" in asked.err and "\x1b[31m" not in asked.err
+    assert "it resumes by itself (auto-resume)" in asked.err and "\x1b[31m" not in asked.err
     assert "these nodes and will be ended (--when-idle or --drain waits)" in asked.err
     assert "job 6" not in asked.err and "job 9" not in asked.err
     shown = json.loads(hk(*line, "--dry-run", "--json").out)

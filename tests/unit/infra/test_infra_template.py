@@ -118,7 +118,7 @@ def test_what_it_makes_is_what_validate_asks_for(
     empty.client("ec2").delete_vpc_endpoints(VpcEndpointIds=[endpoint])
     assert run_command_line(["infra", "template", str(config), "--check"]) == 1
     shown = " ".join(capsys.readouterr().out.split())
-    assert "HPK-V311" in shown and "has no endpoint of S3" in shown
+    assert "HPK-V311" in shown and "has no S3 endpoint" in shown
 
 
 def test_terraform_has_the_same_resources_with_no_reference_into_nothing(tmp_path: Path) -> None:

@@ -358,7 +358,7 @@ def test_the_doctor_reads_what_the_guard_of_its_node_has_seen(tmp_path: Path) ->
     assert seen(None) == []
     assert seen(findings.GuardRecord(time.time(), (munge,))) == ["error munge-decode: munged refuses its own"]
     [old] = seen(findings.GuardRecord(time.time() - 2 * findings.SILENT_AFTER, ()))
-    assert old.startswith("warning guard-silent: unknown whether Slurm is well here")
+    assert old.startswith("warning guard-silent: unknown whether Slurm is healthy on this node")
 
 
 JOBS = """\

@@ -127,7 +127,7 @@ def test_what_cannot_be_copied_is_said_before_anything_is(source: Path, job: Pat
         listing.listed(str(source))
     (source / "dir").unlink()
     os.mkfifo(source / "pipe")
-    with pytest.raises(UsageError, match="no regular file"):
+    with pytest.raises(UsageError, match="not a regular file"):
         listing.listed(str(source))
     for name in ("../x", "/etc/x", "a//b", f"{listing.STATE_DIRECTORY_NAME}/journal", "", "a/.."):
         with pytest.raises(ValueError, match="not a name of a file"):

@@ -27,7 +27,9 @@ def node(index: int, *mounts: MountStatus, error: str = "", group: str = "worker
 
 def fleet() -> list[NodeReport]:
     sick = {7: node(7, DEAD), 8: node(8, DEAD), 19: node(19, DEAD), 300: node(300, replace(OK, state=MountState.HUNG))}
-    silent = {index: node(index, error="root@ADDRESS:22 is silent: no answer within 10 s") for index in (40, 41, 950)}
+    silent = {
+        index: node(index, error="root@ADDRESS:22 does not respond: no answer within 10 s") for index in (40, 41, 950)
+    }
     return [{**sick, **silent}.get(index, node(index)) for index in range(1000)]
 
 
@@ -39,7 +41,7 @@ def test_a_thousand_nodes_are_read_at_one_glance() -> None:
     assert lines[2].split() == ["data", "workers", "/mnt/data", "1000", "993", "3", "1", "3"]
     assert describe_problems(reports) == [
         "3 nodes of workers: data at /mnt/data is stale: Transport endpoint is not connected: ip-10-1-0-[8-9,20]",
-        "3 nodes of workers: it is silent: no answer within 10 s: ip-10-1-0-[41-42],ip-10-1-3-201",
+        "3 nodes of workers: it does not respond: no answer within 10 s: ip-10-1-0-[41-42],ip-10-1-3-201",
         "workers i-0000000000000012c (10.1.1.51): data at /mnt/data is hung",
     ]
     assert summarize_mount_health(reports) == (

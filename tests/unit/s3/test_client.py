@@ -63,7 +63,7 @@ def test_where_requests_go(monkeypatch: pytest.MonkeyPatch) -> None:
     assert client._url("b.c", "k", "us-east-1", {"x": "1/2"}) == "https://s3.us-east-1.amazonaws.com/b.c/k?x=1%2F2"
     assert client._url("b", "k", "cn-north-1", {}) == "https://b.s3.cn-north-1.amazonaws.com.cn/k"
     nowhere = {"AWS_EC2_METADATA_DISABLED": "true", "AWS_CONFIG_FILE": "/x"}
-    with pytest.raises(S3NotConfigured, match="no region of S3"):
+    with pytest.raises(S3NotConfigured, match="no AWS region"):
         S3HttpClient(nowhere)
 
 
@@ -123,9 +123,9 @@ def test_credentials_that_have_ended_are_asked_for_anew_once(tmp_path: Any) -> N
     "body, word",
     [
         (b"<!DOCTYPE a [<!ENTITY b 'c'>]><a>&b;</a>", "declarations"),
-        (b"<ListBucketResult>", "no XML"),
-        (b"", "no XML"),
-        (LISTING % b"true", "does not say where"),
+        (b"<ListBucketResult>", "not XML"),
+        (b"", "not XML"),
+        (LISTING % b"true", "without a continuation token"),
     ],
 )
 def test_a_listing_that_is_none_is_an_error_and_never_empty(body: bytes, word: str) -> None:

@@ -77,5 +77,5 @@ def test_without_boto3_the_own_client_does_what_it_can(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "boto3", None)
     client = client_of(monkeypatch, tmp_path, **KEYS, AWS_USE_DUALSTACK_ENDPOINT="true")
     assert isinstance(client, S3HttpClient)
-    with pytest.raises(S3NotConfigured, match="no region of S3"):
+    with pytest.raises(S3NotConfigured, match="no AWS region"):
         client_of(monkeypatch, tmp_path)

@@ -104,7 +104,7 @@ def test_credentials_that_have_not_ended_outlast_a_silent_service() -> None:
         assert found.get().access_key == "role-1"
     assert found.get().access_key == "role-1"
     found.discard_cached_credentials()
-    with pytest.raises(PermissionError, match="gives no token"):
+    with pytest.raises(PermissionError, match="returned no token"):
         found.get()
 
 
@@ -122,5 +122,5 @@ def test_without_any_it_says_where_it_has_looked(tmp_path: Path) -> None:
     nothing = {"AWS_CONFIG_FILE": str(tmp_path / "config"), "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path)}
     with pytest.raises(PermissionError, match=r"in the environment or in ~/.aws, and AWS_EC2_METADATA_DISABLED=true"):
         chain.CredentialChain({**nothing, "AWS_EC2_METADATA_DISABLED": "true"}).get()
-    with pytest.raises(PermissionError, match="gives no token"):
+    with pytest.raises(PermissionError, match="returned no token"):
         chain.CredentialChain({**nothing, "AWS_EC2_METADATA_SERVICE_ENDPOINT": "http://127.0.0.1:9"}).get()

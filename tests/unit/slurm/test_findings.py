@@ -53,7 +53,7 @@ def test_a_record_counts_while_it_is_young(age: float, codes: list[str]) -> None
 def test_no_record_is_neither_health_nor_a_fault() -> None:
     [finding] = findings.findings_or_guard_silent(None, NOW)
     assert finding.code == findings.SILENT and not finding.fault and finding.remedy
-    assert finding.detail.startswith("unknown whether Slurm is well here")
+    assert finding.detail.startswith("unknown whether Slurm is healthy on this node")
 
 
 REASONS = {

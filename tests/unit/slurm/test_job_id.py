@@ -79,10 +79,10 @@ def test_several_records_are_never_made_into_one() -> None:
             "JobId=9 ArrayJobId=7 ArrayTaskId=2 JobState=FAILED\n"
         }
     )
-    with pytest.raises(JobError, match="Slurm answers with 7_1, 7_2 when it is asked for job 7 "):
+    with pytest.raises(JobError, match="Slurm returned 7_1, 7_2 for job 7 "):
         control.query_job_record(runner, JobId("7"))
     twice = RecordingRunner({"squeue": "JobId=7 JobState=RUNNING\nJobId=7 JobState=FAILED\n"})
-    with pytest.raises(JobError, match="Slurm answers with 7, 7"):
+    with pytest.raises(JobError, match="Slurm returned 7, 7"):
         control.query_job_record(twice, JobId("7"))
 
 

@@ -33,7 +33,7 @@ def test_what_is_no_answer_is_no_record(printed: str) -> None:
 
 
 def test_an_answer_that_is_not_understood_is_an_error_and_not_an_empty_queue() -> None:
-    with pytest.raises(RunError, match="something else than the fields"):
+    with pytest.raises(RunError, match="did not print the requested fields"):
         records.query_squeue(RecordingRunner({"squeue job": "7@mark@"}))
 
 

@@ -160,7 +160,7 @@ def test_one_user_cannot_hide_the_requests_of_another(place: Path) -> None:
     assert refused == [f"{3 * MAX_OF_USER} files of uid {BOB}: only {MAX_OF_USER} were read"]
 
     def more() -> None:
-        with pytest.raises(QuotaError, match="wait already"):
+        with pytest.raises(QuotaError, match="pending already"):
             RequestBox(str(place)).add_request(asked(place / "alice"))
 
     as_user(BOB, more)

@@ -135,7 +135,7 @@ def test_a_copy_that_is_not_what_was_saved_costs_nothing(place: Path, monkeypatc
     monkeypatch.setattr(migration, "_copy_file", bad)
     planned = tiering.make_plan([str(place / "run")], ALL, NOW)
     done = tiering.apply_plan(planned, ALL, str(place / "archive"), lambda item: None)
-    assert not done.removed and "not what was saved" in done.retained[0][1]
+    assert not done.removed and "differs from what was saved" in done.retained[0][1]
     assert valid(place / "run") == set(names)
 
 

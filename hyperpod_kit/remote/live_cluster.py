@@ -64,7 +64,7 @@ class LiveCluster:
         if addresses:
             return addresses
         raise UsageError(
-            f"which node of {self.name} is the controller?",
+            f"cannot tell which node of {self.name} is the controller",
             hint="--controller HOST, or the configuration file, which names the controller",
         )
 

@@ -157,7 +157,7 @@ def _read_pipe_to_end_or_raise(fd: int, path: str, most: int, seconds: float) ->
             part = os.read(fd, _PIECE)
         except BlockingIOError:
             if not select.select([fd], [], [], max(0.0, end - time.monotonic()))[0]:
-                raise Untrusted(f"{path} is a pipe that did not come to its end within {seconds:g} s") from None
+                raise Untrusted(f"{path} is a pipe that did not end within {seconds:g} s") from None
             continue
         if part:
             content += part

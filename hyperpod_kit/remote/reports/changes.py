@@ -25,7 +25,7 @@ def describe_changes(before: Sequence[NodeReport], after: Sequence[NodeReport]) 
     new = {report.target.instance_id: report for report in after}
     fresh = [_without_earlier_problems(report, _node_problems(old.get(report.target.instance_id))) for report in after]
     lines = [f"new: {trouble.sentence()}" for trouble in group_similar_problems(fresh)]
-    lines += _describe_nodes("well again", [report.target for report in after if _has_recovered(old, report)])
+    lines += _describe_nodes("healthy again", [report.target for report in after if _has_recovered(old, report)])
     lines += _describe_nodes("joined", [report.target for key, report in new.items() if key not in old])
     lines += _describe_nodes("left", [report.target for key, report in old.items() if key not in new])
     if len(lines) <= MOST_KINDS:

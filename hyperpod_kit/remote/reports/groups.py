@@ -119,7 +119,7 @@ def summarize_mount_health(reports: Sequence[NodeReport]) -> str:
     else:
         parts = []
     if faulty:
-        parts += [f"Slurm at fault on {faulty} node{'s' * (faulty != 1)}"]
+        parts += [f"Slurm faults on {faulty} node{'s' * (faulty != 1)}"]
     if silent:
         parts += [f"{silent} node{'s' * (silent != 1)} without an answer"]
     well = sum(report.healthy for report in reports)

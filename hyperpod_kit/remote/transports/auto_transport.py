@@ -35,7 +35,7 @@ class TransportOption:
 class AutoTransport:
     """A transport over others, the first that is open for each instance group. `say`: takes which ones those are."""
 
-    description = "by the way that is open"
+    description = "by the first transport that works"
 
     def __init__(self, ways: Sequence[TransportOption], say: Callable[[str], None]) -> None:
         self._ways, self._say = tuple(ways), say

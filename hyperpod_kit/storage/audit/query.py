@@ -83,5 +83,5 @@ def join_accounting(ledger: AuditLedger, row: dict[str, Any]) -> dict[str, Any]:
     if not row["job"] and len(jobs) == 1:
         joined |= {"job": jobs[0][0], "by": "accounting"}
     elif not row["job"] and jobs:
-        joined["note"] = "; ".join(filter(None, (row["note"], f"one of {len(jobs)} jobs of that user there")))
+        joined["note"] = "; ".join(filter(None, (row["note"], f"one of {len(jobs)} jobs of that user on that host")))
     return joined

@@ -122,7 +122,7 @@ def measure_mount(
             report.left_out.append(f"{what}: {err.strerror or err}")
 
     with Scratch(mount.path, byte_budget) as scratch:
-        try_measurement("what it can do", partial(_measure_probes, scratch, report))
+        try_measurement("capabilities", partial(_measure_probes, scratch, report))
         share = byte_budget
         if replay_request is not None:
             share -= replays.SAVES * replay_request.size * len(replay_request.writers)

@@ -188,7 +188,7 @@ def list_assumptions(facts: JobFacts, size: CheckpointSize, chosen: StorageChoic
         f"{facts.dtype} weights: {each}",
         f"one failure in {facts.mtbf / 3600:,.1f} h, {facts.mtbf_source}",
         f"{facts.restart:,.0f} s from a failure to the first step, not counting the time to read the checkpoint back",
-        f"{facts.memory_share:.0%} of the failures leave the newest save in some memory",
+        f"{facts.memory_share:.0%} of the failures leave the newest save in the memory of some node",
         f"each node reaches the network with {facts.network * 8 / 1e9:g} Gbit/s",
         f"S3 takes {catalog.S3_PUTS:,} requests a second of a prefix, and a checkpoint is spread over {facts.prefixes}",
         f"FSx is reached {reached_by}, and filled to 80 % at most",

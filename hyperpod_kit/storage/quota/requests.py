@@ -106,7 +106,8 @@ def _open_child_unless_mounted(name: str, folder: int, path: str) -> int:
 def _require_admin_directory(status: os.stat_result, path: str, directory: str) -> None:
     if not stat.S_ISDIR(status.st_mode) or status.st_uid not in (0, os.geteuid()) or _is_writable_by_others(status):
         raise QuotaError(
-            f"{path}, on the way to {directory}, is not a directory of root that nobody else may write to",
+            f"{path}, on the way to {directory}, is not a directory that belongs to root and that only root may "
+            "write to",
             hint="request limits for the directory that an admin created",
         )
 

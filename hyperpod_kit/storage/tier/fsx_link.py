@@ -48,7 +48,7 @@ def locate_linked_roots(
     if not lustre:
         raise Absent(
             f"--release {file_system}: FSx has no such Lustre file system in this account and region",
-            hint="which region?",
+            hint="check the AWS region and profile",
         )
     associations = [
         association

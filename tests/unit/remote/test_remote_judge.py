@@ -99,7 +99,7 @@ def test_warnings_are_shown_and_fail_nothing() -> None:
         assert verdict(said(OK, warnings=nothing)).warnings == ()
     quiet = verdict(said(OK))
     assert describe_changes([quiet], [found])[0].startswith("new: ") and describe_changes([found], [found]) == []
-    assert describe_changes([found], [quiet]) == ["well again: g i-0 (10.0.0.1)"]
+    assert describe_changes([found], [quiet]) == ["healthy again: g i-0 (10.0.0.1)"]
 
 
 def test_words_of_a_node_cannot_reach_the_terminal() -> None:

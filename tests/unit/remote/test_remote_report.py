@@ -97,7 +97,7 @@ def test_what_changed_between_two_looks() -> None:
     assert describe_changes(before, after) == [
         "new: workers i-00000000000000000 (10.1.0.1): data at /mnt/data is stale: Transport endpoint is not connected",
         "new: workers i-00000000000000003 (10.1.0.4): 10.1.0.4 refuses",
-        "well again: 2 nodes of workers: ip-10-1-0-[2-3]",
+        "healthy again: 2 nodes of workers: ip-10-1-0-[2-3]",
         "joined: workers i-00000000000000006 (10.1.0.7)",
         "left: workers i-00000000000000004 (10.1.0.5)",
     ]

@@ -130,7 +130,7 @@ def test_a_pipe_that_a_command_line_names_is_not_waited_for_for_ever(tmp_path: P
         files.read_file_or_pipe(str(tmp_path / "fifo"))
     reading, writing = os.pipe()
     try:
-        with pytest.raises(Untrusted, match=r"did not come to its end within 0\.1 s"):
+        with pytest.raises(Untrusted, match=r"did not end within 0\.1 s"):
             files.read_file_or_pipe(f"/dev/fd/{reading}", seconds=0.1)
         os.write(writing, b"x" * 200)
         with pytest.raises(Untrusted, match="expected at most 100"):

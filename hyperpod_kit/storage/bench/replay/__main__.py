@@ -24,9 +24,9 @@ COMMAND = CommandSpec(
     examples=(),
     options=(
         OptionSpec("--dir", "An empty directory on the storage to measure.", "DIR", Path, is_required=True),
-        OptionSpec("--writer", "Who writes.", choices=WRITERS, is_required=True),
-        OptionSpec("--ranks", "How many processes write.", "N", int, is_required=True),
-        OptionSpec("--bytes", "Of one checkpoint, about.", "N", int, is_required=True),
+        OptionSpec("--writer", "Writer to measure.", choices=WRITERS, is_required=True),
+        OptionSpec("--ranks", "Number of processes that write.", "N", int, is_required=True),
+        OptionSpec("--bytes", "Approximate size of one checkpoint.", "N", int, is_required=True),
         OptionSpec("--repeat", "Saves after the first.", "N", int, default=2),
     ),
 )

@@ -91,7 +91,7 @@ def test_whose_job_it_was(ledger: AuditLedger) -> None:
     assert [row["id"] for row in run_query(ledger, AuditQuery(user="alice")).rows] == ["a", "b"]
     ledger.add_or_replace_jobs([SlurmJob("43", 2001, "alice", "n1", 100, 400)])
     (first, *_) = run_query(ledger, AuditQuery(path="/fsx/a", limit=1)).rows
-    assert first["job"] == "" and first["note"] == "one of 2 jobs of that user there"
+    assert first["job"] == "" and first["note"] == "one of 2 jobs of that user on that host"
 
 
 def test_paths_are_whole_words(ledger: AuditLedger) -> None:

@@ -64,7 +64,11 @@ def s3_row(bundle: Bundle, difference: Optional[BundleDifference]) -> DiffRow:
         return DiffRow("s3", bundle.source_s3_uri, "", "absent", "not uploaded: hyperpod-kit upload")
     if not difference:
         return DiffRow("s3", bundle.source_s3_uri, bundle.bundle_id, "same")
-    wrong = (("missing", difference.added), ("damaged", difference.changed), ("not of this bundle", difference.removed))
+    wrong = (
+        ("missing", difference.added),
+        ("damaged", difference.changed),
+        ("not part of this bundle", difference.removed),
+    )
     files = tuple(f"{path}: {word}" for word, places in wrong for path in places)
     return DiffRow("s3", bundle.source_s3_uri, bundle.bundle_id, "damaged", _first_and_count(files), files)
 

@@ -50,7 +50,7 @@ def require_instance_id(local: LeaseOwner) -> None:
     if not local.instance:
         raise NodeError(
             f"the instance id of {local.host or 'this machine'} is unknown, so this node takes no lease on "
-            "Slurm's state: another machine without one would take it for its own",
+            "Slurm's state: another machine without an instance id would take the lease for its own",
             hint="InstanceId in /opt/ml/config/resource_config.json, or the metadata service, must say it",
         )
 

@@ -127,7 +127,7 @@ def test_a_log_that_is_cut_keeps_what_came_before(tmp_path: Path) -> None:
     trail = json.dumps({"Records": [TRAIL] * 50}).encode()
     log.write_bytes(trail[: len(trail) // 2])
     records, gaps = read("cloudtrail", log)
-    assert len(records) == 24 and "is cut" in gaps[-1].why
+    assert len(records) == 24 and "is truncated" in gaps[-1].why
 
 
 def test_a_trail_of_many_pieces_is_read_whole(tmp_path: Path) -> None:

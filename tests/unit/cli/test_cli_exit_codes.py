@@ -86,7 +86,7 @@ def test_a_defect_is_one_sentence_with_its_place(
     assert shown.code == 3 and "Traceback" not in shown.err
     first, second = shown.err.splitlines()
     assert first.startswith("error: a defect of hyperpod-kit: ZeroDivisionError: ") and first.endswith(f"({place}:2)")
-    assert second.startswith("hint: hyperpod-kit --debug")
+    assert second.startswith("hint: repeat the command as hyperpod-kit --debug")
     traced = hk("--debug", "job")
     assert traced.code == 3 and "Traceback" in traced.err and "1 // 0" not in first
 

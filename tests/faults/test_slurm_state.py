@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import dataclass
 from typing import Callable, Iterator, List, cast
 
@@ -36,6 +37,8 @@ class Copies:
     def begin_in_own(self, fill: str) -> None:
         """slurmctld without our lines, in a directory of its own that the shell line `fill` makes."""
         self.shell(f"systemctl stop slurmctld && rm -rf {self.own} && {fill} && {taken_out(CONF)}")
+        stopped = int(time.time())
+        until(lambda: int(time.time()) > stopped, what="another second: of copies of the same one neither is newer")
         self.site.start_controller()
         until(lambda: self.location() == self.own, what="slurmctld in its own place")
 

@@ -371,6 +371,20 @@ def test_a_slurm_conf_that_lost_our_lines_costs_no_job_and_no_number(
     ) == (False, [])
 
 
+def copy_while_slurmctld_saves(state: str, copy: Path) -> None:
+    """Copy a state whose files slurmctld exchanges one by one; a copy that misses one of them is made again."""
+
+    def is_copied() -> bool:
+        shutil.rmtree(copy, ignore_errors=True)
+        try:
+            shutil.copytree(state, copy, ignore=shutil.ignore_patterns("*.new"))
+        except shutil.Error:
+            return False
+        return True
+
+    until(is_copied, what="a copy of Slurm's state")
+
+
 @pytest.mark.full
 @needs_slurm
 @pytest.mark.parametrize(
@@ -389,7 +403,7 @@ def test_equal_job_numbers_need_one_slurmctld_that_saved_both(
     job, own = submit(slurm), slurm.base / "state"
     assert controller.install_hooks_and_move_state(node)[0]
     os.unlink(own)
-    shutil.copytree(where.state, own, ignore=shutil.ignore_patterns("*.new"))
+    copy_while_slurmctld_saves(where.state, own)
     change(slurm, job, "changed", where.state)
     if not went_on:
         node.runner.systemctl(["stop", "slurmctld.service"])

@@ -129,12 +129,18 @@ def test_an_administrators_drain_is_left_alone(site: MachineSite, row: Row) -> N
 
 @contextlib.contextmanager
 def full_spool(site: MachineSite, node: str) -> Iterator[None]:
-    """slurmd's spool directory on a file system that has no room for a batch script, until it is taken away again."""
-    site.on(node, "mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", DEFAULT_DIRECTORY)
+    """slurmd's spool directory, with what it holds (a configuration that was fetched), on a full file system."""
+    filled = "/run/full-spool"
+    lines = (
+        f"mkdir {filled} && mount -t tmpfs -o size=4m tmpfs {filled}",
+        f"cp -a {DEFAULT_DIRECTORY}/. {filled}/ && mount --bind {filled} {DEFAULT_DIRECTORY}",
+        f"! dd if=/dev/zero of={DEFAULT_DIRECTORY}/zeros bs=4k 2>/dev/null",
+    )
+    site.on(node, "sh", "-c", " && ".join(lines))
     try:
         yield
     finally:
-        site.on(node, "umount", "--lazy", DEFAULT_DIRECTORY)
+        site.on(node, "sh", "-c", f"umount --lazy {DEFAULT_DIRECTORY} {filled} && rmdir {filled}")
 
 
 def test_a_node_without_room_for_a_batch_script(job: Job, site: MachineSite, row: Row) -> None:

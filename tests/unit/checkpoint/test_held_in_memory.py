@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, Set, Tuple
+from typing import Dict, Iterable, List, Set, Tuple
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -139,76 +139,95 @@ def test_a_rank_that_wants_it_on_storage_is_heard() -> None:
     assert said(brain.captured(1, key(1), is_memory_only=False)) == [(OrderKind.PERSIST, key(1))]
 
 
+class Interleaving:
+    """Agents of a run that do what the coordinator orders, each in an order of its own.
+
+    `pending`: rank -> what is to come to it; `ends`: how each capture ended; `sealed`: captures that all have sealed;
+    `shutdowns`: orders to end.
+    """
+
+    def __init__(self, data: st.DataObject, local: bool) -> None:
+        self._data, self._local = data, local
+        self.world, self.saves = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 6))
+        self._storage = data.draw(st.sets(st.integers(1, self.saves)))
+        ranks = st.integers(0, self.world - 1)
+        self.skips = data.draw(st.sets(st.tuples(ranks, st.integers(1, self.saves)), max_size=4))
+        self.brain = Coordinator(self.world, local=local)
+        self.pending: Dict[int, List[Tuple[str, Key]]] = {
+            rank: [("skip" if (rank, seq) in self.skips else "capture", key(seq)) for seq in range(1, self.saves + 1)]
+            for rank in range(self.world)
+        }
+        self.ends: Dict[Key, OrderKind] = {}
+        self.sealed: Set[Key] = set()
+        self.shutdowns = 0
+
+    def has_captures_to_come(self, rank: int) -> bool:
+        return any(event in ("capture", "skip") for event, _ in self.pending[rank])
+
+    def _add_later(self, event: str, capture: Key, ranks: Iterable[int]) -> None:
+        for rank in ranks:
+            place = self._data.draw(st.integers(0, len(self.pending[rank])))
+            self.pending[rank].insert(place, (event, capture))
+
+    def obey(self, orders: List[Order]) -> None:
+        for order in orders:
+            if order.kind == OrderKind.SHUTDOWN:
+                self.shutdowns += 1
+            else:
+                self._obey_about_capture(order)
+
+    def _obey_about_capture(self, order: Order) -> None:
+        assert order.key is not None
+        if order.kind == OrderKind.PERSIST:
+            assert order.key not in self.ends
+            self._add_later("local" if self._local else "write", order.key, range(self.world))
+        elif order.kind == OrderKind.UPLOAD:
+            self._add_later("write", order.key, range(self.world))
+        elif order.kind == OrderKind.COMMIT:
+            self.obey(self.brain.committed(order.key))
+        elif order.kind == OrderKind.SEALED:
+            self.sealed.add(order.key)
+        elif order.kind in (OrderKind.COMMITTED, OrderKind.DROPPED, OrderKind.OVERTAKEN):
+            assert self.ends.setdefault(order.key, order.kind) == order.kind
+            if order.kind == OrderKind.OVERTAKEN and not self._local:
+                assert max(self.sealed) > order.key
+
+    def step(self, rank: int) -> None:
+        event, capture = self.pending[rank].pop(0)
+        if event == "capture":
+            self._add_later("seal", capture, [rank])
+            self.obey(self.brain.captured(rank, capture, is_memory_only=capture[1] not in self._storage))
+        elif event == "seal":
+            self.obey(self.brain.sealed(rank, capture))
+        elif event == "skip":
+            self.obey(self.brain.skipped(rank, capture, "busy"))
+        elif event == "local":
+            self.obey(self.brain.local_written(rank, capture, True))
+        else:
+            self.obey(self.brain.persisted(rank, capture, rank))
+
+
 @given(st.data(), st.booleans())
 def test_any_interleaving_brings_the_newest_whole_one_to_storage(data: st.DataObject, local: bool) -> None:
     """Two cadences, skips, seals and writes in any order: the newest that all have is committed in the end, each
     capture has one end, nothing has another's place that not all have sealed, and there is one `bye`."""
-    world, saves = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 6))
-    storage = data.draw(st.sets(st.integers(1, saves)))
-    skips = data.draw(st.sets(st.tuples(st.integers(0, world - 1), st.integers(1, saves)), max_size=4))
+    run = Interleaving(data, local)
     hurry = data.draw(st.integers(0, 30))
-    brain = Coordinator(world, local=local)
-    todo: Dict[int, List[Tuple[str, Key]]] = {
-        rank: [("skip" if (rank, seq) in skips else "capture", key(seq)) for seq in range(1, saves + 1)]
-        for rank in range(world)
-    }
     done: Set[int] = set()
-    ends: Dict[Key, OrderKind] = {}
-    full: Set[Key] = set()
-    byes = 0
-
-    def later(what: str, where: Key, ranks: List[int]) -> None:
-        for rank in ranks:
-            todo[rank].insert(data.draw(st.integers(0, len(todo[rank]))), (what, where))
-
-    def obey(orders: List[Order]) -> None:
-        nonlocal byes
-        for order in orders:
-            if order.kind == OrderKind.SHUTDOWN:
-                byes += 1
-                continue
-            assert order.key is not None
-            if order.kind == OrderKind.PERSIST:
-                assert order.key not in ends
-                later("local" if local else "write", order.key, list(range(world)))
-            elif order.kind == OrderKind.UPLOAD:
-                later("write", order.key, list(range(world)))
-            elif order.kind == OrderKind.COMMIT:
-                obey(brain.committed(order.key))
-            elif order.kind == OrderKind.SEALED:
-                full.add(order.key)
-            elif order.kind in (OrderKind.COMMITTED, OrderKind.DROPPED, OrderKind.OVERTAKEN):
-                assert ends.setdefault(order.key, order.kind) == order.kind
-                if order.kind == OrderKind.OVERTAKEN and not local:
-                    assert max(full) > order.key
-
-    def step(rank: int) -> None:
-        what, where = todo[rank].pop(0)
-        if what == "capture":
-            later("seal", where, [rank])
-            obey(brain.captured(rank, where, is_memory_only=where[1] not in storage))
-        elif what == "seal":
-            obey(brain.sealed(rank, where))
-        elif what == "skip":
-            obey(brain.skipped(rank, where, "busy"))
-        elif what == "local":
-            obey(brain.local_written(rank, where, True))
-        else:
-            obey(brain.persisted(rank, where, rank))
-
-    while len(done) < world or any(todo.values()):
+    while len(done) < run.world or any(run.pending.values()):
         hurry -= 1
         if hurry == 0:
-            obey(brain.set_hurried_and_persist_newest_in_memory())
-        rank = data.draw(st.sampled_from([r for r in range(world) if todo[r] or r not in done]))
-        if rank not in done and not any(what in ("capture", "skip") for what, _ in todo[rank]):
+            run.obey(run.brain.set_hurried_and_persist_newest_in_memory())
+        rank = data.draw(st.sampled_from([rank for rank in range(run.world) if run.pending[rank] or rank not in done]))
+        if rank not in done and not run.has_captures_to_come(rank):
             done.add(rank)
-            obey(brain.rank_done(rank, "end"))
+            run.obey(run.brain.rank_done(rank, "end"))
         else:
-            step(rank)
-    whole = {key(seq) for seq in range(1, saves + 1) if not any((rank, seq) in skips for rank in range(world))}
-    assert full == whole and byes == 1
-    assert set(ends) == {key(seq) for seq in range(1, saves + 1)}
-    assert {one for one, how in ends.items() if how == OrderKind.DROPPED} == set(ends) - whole
+            run.step(rank)
+    captures = {key(seq) for seq in range(1, run.saves + 1)}
+    whole = captures - {key(seq) for _, seq in run.skips}
+    assert run.sealed == whole and run.shutdowns == 1
+    assert set(run.ends) == captures
+    assert {capture for capture, kind in run.ends.items() if kind == OrderKind.DROPPED} == captures - whole
     if whole:
-        assert ends[max(whole)] == OrderKind.COMMITTED
+        assert run.ends[max(whole)] == OrderKind.COMMITTED

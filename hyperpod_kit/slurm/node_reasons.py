@@ -43,6 +43,12 @@ REASONS: Tuple[NodeReason, ...] = (
         "on it: df -h; df -i; journalctl -k -p err; the kit undrains it once the disk can be written again",
     ),
     NodeReason(
+        "slurmd-spool-full",
+        r"SlurmdSpoolDir is full.*",
+        "slurmd could not save its state: the disk of its spool directory is full",
+        f"on it: df -h; df -i; then, unless the kit undrains it: {RESUME}",
+    ),
+    NodeReason(
         "drained-by-kit",
         r"hyperpod-kit:.*",
         "drained by the kit, which undrains it when the fault is over",

@@ -24,7 +24,7 @@ from hyperpod_kit.node.machine.files import read_json, write_json
 from hyperpod_kit.node.observe import health_record
 from hyperpod_kit.node.observe.health_record import HealthRecord
 from hyperpod_kit.node.slurm import gate_refusal
-from hyperpod_kit.node.slurm.spool import SPOOL_REASON, spool_failure
+from hyperpod_kit.node.slurm.spool import SPOOL_REASON, SPOOL_REASON_OF_SLURM, spool_failure
 from hyperpod_kit.slurm.control import MOUNT_REASON, node_fields
 from hyperpod_kit.slurm.versions import HOLDS_BY_REASON
 from hyperpod_kit.untrusted import by_descriptor
@@ -60,11 +60,15 @@ def desired_reason_or_too_early(node: Node, records: Mapping[str, HealthRecord])
 def _spool_reason_or_clear(node: Node) -> str:
     """Return the reason for slurmd's spool directory while it lasts. Only the gate begins it: no check writes there
     unless a job was refused for it."""
-    refusal = gate_refusal.read_refusal(node.paths.gate_refusal_record) or {}
-    watched = SPOOL_REASON in (refusal.get("slurm_reason"), _read_last_drain_note(node).get("wish"))
-    if watched and spool_failure(node):
+    if _is_spool_watched(node) and spool_failure(node):
         return SPOOL_REASON
     return CLEAR
+
+
+def _is_spool_watched(node: Node) -> bool:
+    """Return whether the gate has refused a job for slurmd's spool directory, and the end of that was not seen yet."""
+    refusal = gate_refusal.read_refusal(node.paths.gate_refusal_record) or {}
+    return SPOOL_REASON in (refusal.get("slurm_reason"), _read_last_drain_note(node).get("wish"))
 
 
 def has_unhandled_gate_refusal(node: Node) -> bool:
@@ -166,9 +170,11 @@ def _reason_without_mount_state(reason: str) -> str:
 
 def is_kit_reason(node: Node, slurm_node: SlurmNodeStatus, given: str) -> bool:
     """Return whether Slurm's reason for the node is one that the kit gave: as noted, in the kit's own words
-    about a mount of this node, or Slurm's `Prolog error` for a job that the kit's gate has refused."""
+    about a mount of this node, or Slurm's own for what the kit's gate has refused a job for."""
     if slurm_node.reason == SPOOL_REASON or (given and slurm_node.reason == given):
         return True
+    if slurm_node.reason == SPOOL_REASON_OF_SLURM:
+        return _is_spool_watched(node)
     if slurm_node.reason.startswith(PREFIX):
         name, _, state = slurm_node.reason[len(PREFIX) :].rpartition(":")
         return state in STATES and any(mount.name == name for mount in node.mounts)

@@ -23,6 +23,10 @@ from hyperpod_kit.untrusted import by_descriptor
 SPOOL_REASON = "hyperpod-kit:spool:unusable"
 """Slurm's reason for a node that is drained for its spool directory."""
 
+SPOOL_REASON_OF_SLURM = "SlurmdSpoolDir is full"
+"""With which Slurm drains a node itself once slurmd cannot save its state there (seen with 22.05 and 24.11). Slurm does
+not undrain it."""
+
 DEFAULT_DIRECTORY = "/var/spool/slurmd"
 
 PROBE_BYTES = 64 << 10

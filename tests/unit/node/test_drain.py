@@ -29,7 +29,7 @@ from hyperpod_kit.node.slurm.drain import (
     drain_or_undrain_for_mounts,
     is_slurm_update_due,
 )
-from hyperpod_kit.node.slurm.spool import SPOOL_REASON
+from hyperpod_kit.node.slurm.spool import SPOOL_REASON, SPOOL_REASON_OF_SLURM
 from hyperpod_kit.run import Completed, LocalRunner
 from tests.support.capabilities import require
 from tests.support.ports import free_port
@@ -250,16 +250,17 @@ def test_a_refusal_is_as_old_as_slurms_word_for_it_whatever_the_clocks_say(node:
     assert tell(node, slurm, GOOD) == "" and slurm.shown() == ("IDLE+DRAIN", "Prolog error")
 
 
+@pytest.mark.parametrize("own_reason", ["Prolog error", SPOOL_REASON_OF_SLURM])
 def test_a_node_whose_spool_cannot_be_written_stays_drained_until_it_can(
-    node: Any, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+    node: Any, slurm: Slurm, monkeypatch: pytest.MonkeyPatch, own_reason: str
 ) -> None:
-    """Slurm's `Prolog error` for the refused job would be undone at once, as all mounts serve."""
+    """Slurm's own drain for the refused job would be undone at once, as all mounts serve."""
     failure = ["slurmd cannot store a job"]
     monkeypatch.setattr(drain, "spool_failure", lambda node: failure[0])
     records = found(node, GOOD)
     assert desired_reason_or_too_early(node.node, records) == CLEAR, "no check writes there before a job was refused"
     gate_refusal.record_refusal(node.node, node.node.paths.gate_refusal_record, slurm_reason=SPOOL_REASON)
-    slurm.say("state=drain", "reason=Prolog error")
+    slurm.say("state=drain", f"reason={own_reason}")
     assert is_slurm_update_due(node.node, records, first=False)
     assert tell(node, slurm, GOOD) == f"drained: {SPOOL_REASON}" and slurm.shown() == ("IDLE+DRAIN", SPOOL_REASON)
     assert not is_slurm_update_due(node.node, records, first=False) and tell(node, slurm, GOOD) == ""
@@ -267,6 +268,16 @@ def test_a_node_whose_spool_cannot_be_written_stays_drained_until_it_can(
     assert is_slurm_update_due(node.node, records, first=False)
     assert tell(node, slurm, GOOD) == f"undrained: {SPOOL_REASON} is over" and slurm.shown() == ("IDLE", "")
     assert not is_slurm_update_due(node.node, records, first=False)
+
+
+def test_a_drain_of_slurms_for_a_full_spool_is_undone_where_the_gate_has_seen_it(
+    node: Any, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drain, "spool_failure", lambda node: "")
+    slurm.say("state=drain", f"reason={SPOOL_REASON_OF_SLURM}")
+    assert tell(node, slurm, GOOD) == "" and slurm.shown() == ("IDLE+DRAIN", SPOOL_REASON_OF_SLURM)
+    gate_refusal.record_refusal(node.node, node.node.paths.gate_refusal_record, slurm_reason=SPOOL_REASON)
+    assert tell(node, slurm, GOOD) == f"undrained: {SPOOL_REASON_OF_SLURM} is over" and slurm.shown() == ("IDLE", "")
 
 
 def test_a_drain_that_could_not_be_recorded_on_a_full_disk_is_undone_all_the_same(

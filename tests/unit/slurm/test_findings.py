@@ -58,6 +58,7 @@ def test_no_record_is_neither_health_nor_a_fault() -> None:
 
 REASONS = {
     "hyperpod-kit:spool:unusable": "spool-unusable",
+    "SlurmdSpoolDir is full": "slurmd-spool-full",
     "hyperpod-kit:mount:fsx:hung": "drained-by-kit",
     "Action:Replace": "drained-by-hyperpod",
     "Duplicate jobid": "duplicate-job",

@@ -17,12 +17,14 @@ import fcntl
 import os
 import re
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, TypeVar, Union
 
 from hyperpod_kit.checkpoint.agent.shm import note_page
 from hyperpod_kit.checkpoint.agent.shm.note_page import is_count, is_number_of_seconds
 from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_kit.untrusted.dataclass_json import dataclass_from_json
+
+T = TypeVar("T")
 
 _NAME = re.compile(r"hpk-([0-9]{1,10})-([0-9]{1,10})\.(?:job|time|step)")
 _JOB = re.compile(r"[0-9]{1,10}([_+][0-9]{1,10})?")
@@ -76,20 +78,6 @@ class FoundJob(NamedTuple):
     note: JobNote
     time: Optional[TimeNote] = None
     step: Optional[JobStepNote] = None
-
-
-class FoundTime(NamedTuple):
-    """The same of the note about time."""
-
-    uid: int
-    note: TimeNote
-
-
-class FoundStep(NamedTuple):
-    """The same of the note about the step."""
-
-    uid: int
-    note: JobStepNote
 
 
 class LockedNote:
@@ -148,46 +136,24 @@ def remove_stale(folder: str, uid: int) -> None:
 
 def read_notes_of_live_jobs(folder: str) -> List[FoundJob]:
     """The notes of jobs that run; whatever is none is passed over. Raises OSError."""
-    records = note_page.read_notes_of_all_users(folder, ".job", _NAME, _parse_job_note_if_locked)
-    times = {
-        (time_record.uid, time_record.note.job): time_record.note
-        for time_record in note_page.read_notes_of_all_users(folder, ".time", _NAME, _parse_time_note_if_locked)
-    }
-    steps = {
-        (step_record.uid, step_record.note.job): step_record.note
-        for step_record in note_page.read_notes_of_all_users(folder, ".step", _NAME, _parse_step_note_if_locked)
-    }
-    return [
-        record._replace(time=times.get((record.uid, record.note.job)), step=steps.get((record.uid, record.note.job)))
-        for record in records
-    ]
+    jobs = _read_notes_of_live_jobs(folder, ".job", _parse_job_note)
+    times = {(uid, note.job): note for uid, note in _read_notes_of_live_jobs(folder, ".time", parse_time_note)}
+    steps = {(uid, note.job): note for uid, note in _read_notes_of_live_jobs(folder, ".step", parse_step_note)}
+    return [FoundJob(uid, note, times.get((uid, note.job)), steps.get((uid, note.job))) for uid, note in jobs]
 
 
-def _parse_job_note_if_locked(page: note_page.FoundPage) -> Optional[FoundJob]:
-    note = None
-    if _is_locked(page):
-        note = _parse_job_note(page.read_json_body())
-    if note is not None:
-        return FoundJob(page.uid, note)
-    return None
+def _read_notes_of_live_jobs(folder: str, ending: str, parse: Callable[[Any], Optional[T]]) -> List[Tuple[int, T]]:
+    """Return the notes with this ending whose `job run` lives, each with its user. Raises OSError."""
 
+    def parse_if_locked(page: note_page.FoundPage) -> Optional[Tuple[int, T]]:
+        if not _is_locked(page):
+            return None
+        note = parse(page.read_json_body())
+        if note is None:
+            return None
+        return page.uid, note
 
-def _parse_time_note_if_locked(page: note_page.FoundPage) -> Optional[FoundTime]:
-    note = None
-    if _is_locked(page):
-        note = parse_time_note(page.read_json_body())
-    if note is not None:
-        return FoundTime(page.uid, note)
-    return None
-
-
-def _parse_step_note_if_locked(page: note_page.FoundPage) -> Optional[FoundStep]:
-    note = None
-    if _is_locked(page):
-        note = parse_step_note(page.read_json_body())
-    if note is not None:
-        return FoundStep(page.uid, note)
-    return None
+    return note_page.read_notes_of_all_users(folder, ending, _NAME, parse_if_locked)
 
 
 def _is_locked(page: note_page.FoundPage) -> bool:

@@ -231,6 +231,6 @@ def read_checkpoint_position(checkpoint: str | os.PathLike[str]) -> dict[str, An
         ) from None
     if not isinstance(position, dict) or not position:
         raise CheckpointError(
-            f"{path}: position {position!r}", hint=("it does not belong to a step of an ElasticTrainer")
+            f"{path}: position {position!r}", hint="it does not belong to a step of an ElasticTrainer"
         )
     return position

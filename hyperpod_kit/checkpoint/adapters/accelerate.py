@@ -49,7 +49,7 @@ class CheckpointedAccelerator(Accelerator):  # type: ignore[misc]  # accelerate 
         if self.distributed_type in _REFUSED:
             raise CheckpointError(
                 f"CheckpointedAccelerator does not support {self.distributed_type.value}",
-                hint=("use Accelerator instead"),
+                hint="use Accelerator instead",
             )
         root = resolve_root(checkpoint_root, self.project_configuration.project_dir)
         self._root, self._options = root, dict(checkpoint_options or {})

@@ -124,7 +124,7 @@ class CheckpointedTraining:
             )
         if LAYOUT not in peeked.extra:
             raise CheckpointError(
-                (f"{peeked.checkpoint_id} was not written by CheckpointedTraining"), hint="give another root"
+                f"{peeked.checkpoint_id} was not written by CheckpointedTraining", hint="give another root"
             )
         state = json.loads(peeked.extra[LAYOUT]["state"])
         if not training.auto_find_batch_size:

@@ -50,7 +50,7 @@ class CheckpointedManager(CheckpointManager):  # type: ignore[misc]  # torchtita
             return
         if getattr(self, "enable_ft_dataloader_checkpoints", False):
             raise CheckpointError(
-                "CheckpointedManager does not support torchft", hint=("use torchtitan's own CheckpointManager")
+                "CheckpointedManager does not support torchft", hint="use torchtitan's own CheckpointManager"
             )
         self.states[_GENERATORS] = _Generators()
         retention = None

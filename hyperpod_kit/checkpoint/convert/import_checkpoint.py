@@ -150,7 +150,7 @@ def find_import_or_require_empty_root(store: Store, source_id: str) -> tuple[str
             return checkpoint_id, body
     if committed:
         raise UsageError(
-            (f"{store.url} already has checkpoints, for example {committed[0]}"), hint="give a root without checkpoints"
+            f"{store.url} already has checkpoints, for example {committed[0]}", hint="give a root without checkpoints"
         )
     selection.require_no_lost_commits(store)
     return None

@@ -194,7 +194,7 @@ class Reader(StorageReader):
         if len(checkpoint_ids) > 1:
             raise CheckpointError(
                 f"the ranks see different checkpoints: {sorted(checkpoint_ids)}",
-                hint=("give the checkpoint: Reader(root, attempt)"),
+                hint="give the checkpoint: Reader(root, attempt)",
             )
         work = sharing.assign_readers([plan.storage_data.chunks for plan in plans])
         return [replace(plan, storage_data=work) for plan in plans]

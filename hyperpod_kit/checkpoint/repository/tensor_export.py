@@ -138,9 +138,7 @@ def _safetensors_header(spec: TensorSpec) -> bytes:
 def _npy_header(spec: TensorSpec) -> bytes:
     """Return numpy's header, version 1.0. Raise UsageError for a type that numpy lacks."""
     if spec.dtype not in NPY:
-        raise UsageError(
-            (f"{spec.name} is {spec.dtype}, a type that numpy does not have"), hint="--out NAME.safetensors"
-        )
+        raise UsageError(f"{spec.name} is {spec.dtype}, a type that numpy does not have", hint="--out NAME.safetensors")
     shape = "".join(f"{extent}, " for extent in spec.full_shape)
     text = f"{{'descr': '{NPY[spec.dtype]}', 'fortran_order': False, 'shape': ({shape.rstrip()}), }}".encode()
     text += b" " * (-(10 + len(text) + 1) % 64) + b"\n"

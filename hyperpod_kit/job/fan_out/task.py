@@ -246,7 +246,7 @@ class FanOutNode:
             os.close(fd)
         if at < len(data) or (file_status.st_size, file_status.st_mtime_ns) != (about.size, about.changed):
             raise JobError(
-                f"{path} was changed while it was copied", hint=("stop writing to it, then repeat the command")
+                f"{path} was changed while it was copied", hint="stop writing to it, then repeat the command"
             )
         return data
 

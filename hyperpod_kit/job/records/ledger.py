@@ -93,7 +93,7 @@ class Ledger:
                 os.close(fd)
         except OSError as err:
             raise JobError(
-                f"cannot write {self.path}: {err}", hint=("check whether the file system is full or read-only")
+                f"cannot write {self.path}: {err}", hint="check whether the file system is full or read-only"
             ) from err
 
 

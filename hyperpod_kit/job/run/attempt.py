@@ -216,7 +216,7 @@ class AttemptRunner:
         context = self._context
         begin_anew.record_fresh_start(context.options.root, context.ledger, context.job.id.slurm_id, error.message)
         context.report(
-            "fresh", (f"--fresh: starts again at step 0, and ignores the committed checkpoints: {error.message}")
+            "fresh", f"--fresh: starts again at step 0, and ignores the committed checkpoints: {error.message}"
         )
 
     def _refuse_start(self, rows: Sequence[Row], poison: Optional[PoisonCheckpoint], choice: Choice) -> None:

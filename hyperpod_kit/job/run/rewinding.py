@@ -64,5 +64,5 @@ def _record(root: str, attempt: str, by: str, epoch: int) -> Rollback:
         except FileExistsError:
             continue
     raise CheckpointError(
-        f"{root}: other processes keep rewinding it at the same time", hint=("find the other processes")
+        f"{root}: other processes keep rewinding it at the same time", hint="find the other processes"
     )

@@ -153,7 +153,7 @@ class LocalRunLock:
         except OSError as err:
             raise JobError(
                 f"cannot lock {self._path}: {err.strerror}",
-                hint=("check whether the file system is full, read-only or without locks"),
+                hint="check whether the file system is full, read-only or without locks",
             ) from err
         raise RunIsOwned(
             f"{self._root} is used by another `job run --local` ({owner})",

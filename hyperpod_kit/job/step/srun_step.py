@@ -197,5 +197,5 @@ class SrunStep(RunningStep):
             super().__init__(subprocess.Popen(command, env=dict(env), stdin=subprocess.DEVNULL))
         except OSError as err:
             raise JobError(
-                f"cannot start {argv[0]}: {err.strerror}", hint=("check that Slurm's programs are in PATH")
+                f"cannot start {argv[0]}: {err.strerror}", hint="check that Slurm's programs are in PATH"
             ) from err

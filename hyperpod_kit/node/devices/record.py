@@ -42,7 +42,7 @@ class DeviceRecord:
         ]
         if self.gpus_expected is None:
             counts.insert(
-                0, ("unknown whether this node should have GPUs: neither its instance type nor the PCI bus shows it")
+                0, "unknown whether this node should have GPUs: neither its instance type nor the PCI bus shows it"
             )
         return ", ".join(part for part in counts if part) or "this node should have no GPU and no EFA device"
 

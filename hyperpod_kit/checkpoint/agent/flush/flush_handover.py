@@ -55,7 +55,7 @@ def parse_ended_job(text: str) -> EndedJob:
     match = _ENDED.fullmatch(text)
     if match is None:
         raise UsageError(
-            (f"{text!r} does not name an ended job"), hint="JOB.RESTART.UID or JOB.RESTART.UID.GID, all numbers"
+            f"{text!r} does not name an ended job", hint="JOB.RESTART.UID or JOB.RESTART.UID.GID, all numbers"
         )
     job, restart, uid, gid = match.groups()
     return EndedJob(job, int(restart), int(uid), int(gid) if gid else None)

@@ -112,10 +112,10 @@ def _no_weights_error(folder: Path) -> UsageError:
     if any(folder.glob("pytorch_model*.bin")):
         return UsageError(
             f"{folder} has pickles, no safetensors",
-            hint=("for one file: --from torch; otherwise save it as safetensors"),
+            hint="for one file: --from torch; otherwise save it as safetensors",
         )
     return UsageError(
-        f"{folder} has neither {WEIGHTS} nor {INDEX}", hint=("give the directory that was passed to save_pretrained")
+        f"{folder} has neither {WEIGHTS} nor {INDEX}", hint="give the directory that was passed to save_pretrained"
     )
 
 

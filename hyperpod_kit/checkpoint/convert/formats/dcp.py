@@ -191,7 +191,7 @@ def _locate_chunk_and_has_checksum(
     full_shape, offsets, shape = (tuple(extents) for extents in (entry.size, chunk.offsets, chunk.sizes))
     if (name, offsets) not in ranges:
         raise CheckpointError(
-            (f"{folder / METADATA} does not give the position of {name} at {list(offsets)}"), hint=_COPY_HINT
+            f"{folder / METADATA} does not give the position of {name} at {list(offsets)}", hint=_COPY_HINT
         )
     item_range = ranges[name, offsets]
     stored = torch_files.locate_tensor(files, *item_range)

@@ -23,7 +23,7 @@ class LightningFormat(NestedStateFormat):
     def require_exportable(self, checkpoint_id: str, tree: Mapping[str, Any]) -> None:
         if f"objects.{LIGHTNING}" not in tree:
             raise UsageError(
-                (f"{checkpoint_id} was not written by Lightning's Trainer"), hint="--to torch or --to safetensors"
+                f"{checkpoint_id} was not written by Lightning's Trainer", hint="--to torch or --to safetensors"
             )
 
     def write_state(self, state: ExportedState, path: Path, allocate: TensorAllocator) -> None:

@@ -42,7 +42,7 @@ def record_root_fresh_start(
         except FileExistsError:
             continue
     raise CheckpointError(
-        f"{store.url}: other processes keep rewinding it at the same time", hint=("find the other processes")
+        f"{store.url}: other processes keep rewinding it at the same time", hint="find the other processes"
     )
 
 

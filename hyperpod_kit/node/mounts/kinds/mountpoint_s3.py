@@ -81,7 +81,7 @@ class MountpointS3Kind(Kind):
                 return MountIdentity(
                     None,
                     entry.source,
-                    (f"{carrier_unit(mount)} does not run, and no other process seems to serve this mount"),
+                    f"{carrier_unit(mount)} does not run, and no other process seems to serve this mount",
                 )
             matches = (served.bucket, served.prefix) == (mount.bucket, mount.prefix)
             return MountIdentity(

@@ -63,7 +63,7 @@ def _hook_file_findings(facts: PlaneFacts) -> Iterator[SlurmFinding]:
 def _controller_findings(facts: ControllerFacts) -> Iterator[SlurmFinding]:
     if facts.problem:
         yield SlurmFinding(
-            "config-unknown", (f"the kit's lines of slurm.conf cannot be determined: {facts.problem}"), APPLY
+            "config-unknown", f"the kit's lines of slurm.conf cannot be determined: {facts.problem}", APPLY
         )
         return
     differing = [path for path, text in facts.expected_texts.items() if facts.texts.get(path) != text]
@@ -72,7 +72,7 @@ def _controller_findings(facts: ControllerFacts) -> Iterator[SlurmFinding]:
     for note in facts.notes:
         if note.startswith(("Prolog ", "Epilog ")):
             yield SlurmFinding(
-                "overridden", (f"{note}: the kit's setting is not in force"), "hyperpod-kit job doctor", fault=False
+                "overridden", f"{note}: the kit's setting is not in force", "hyperpod-kit job doctor", fault=False
             )
     if facts.config is None:
         return

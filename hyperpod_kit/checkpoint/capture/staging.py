@@ -120,9 +120,9 @@ class Staging:
         origin = self._origin
         if handle.tier != "storage":
             origin = origin.as_memory_only
-        slot.start_writing(
-            Page(SlotState.FREE, origin, handle.epoch, handle.seq, handle.step, plan.facts(extra)), extra, local_tree
-        )
+        facts = plan.facts._replace(extra_size=len(extra), extra_root=digest.small_object_digest(extra))
+        page = Page(SlotState.WRITING, origin, handle.epoch, handle.seq, handle.step, facts)
+        slot.start_writing(page, extra, local_tree)
         try:
             return self._start_slot_copy(tensors, plan, slot, handle, compared), slot
         except BaseException:
@@ -266,9 +266,6 @@ class SavePlan:
         pieces = [tensors.pieces[number] for number in self.written_pieces]
         self._outline = tensors.outline
         self.fingerprint = tensors.plan
-        self._shared = tensors.shared
-        self._first = sum(piece.spec.is_at_origin and not piece.is_per_rank for piece in pieces)
-        self._algorithm = algorithm
         self.layout: ShardLayout = lay_out(
             [piece.spec for piece in pieces],
             rank=rank,
@@ -278,25 +275,21 @@ class SavePlan:
             algorithm=algorithm,
             tree_bytes=rank_extra_state.reserved_bytes_with_growth_room(tree_bytes),
         )
+        self.facts = ShardFacts(
+            digest=algorithm,
+            chunk=digest.CHUNK,
+            size=self.layout.size,
+            layout=self.layout.fingerprint,
+            plan=self.fingerprint,
+            tensors=sum(piece.spec.is_at_origin and not piece.is_per_rank for piece in pieces),
+            plan_tensors=tensors.shared,
+        )
+        """What the control page says of the shard of each such save, without its digest and its extra state."""
 
     def is_reusable_for(self, tensors: StateTensors, tree_bytes: int = 0) -> bool:
         begin, end = self.layout.tree
         return tree_bytes <= end - begin and (
             tensors.outline is self._outline or (tensors.outline == self._outline and tensors.plan == self.fingerprint)
-        )
-
-    def facts(self, extra: bytes) -> ShardFacts:
-        """Return what the control page says of the shard; its digest is still unknown."""
-        return ShardFacts(
-            digest=self._algorithm,
-            chunk=digest.CHUNK,
-            size=self.layout.size,
-            layout=self.layout.fingerprint,
-            plan=self.fingerprint,
-            tensors=self._first,
-            plan_tensors=self._shared,
-            extra_size=len(extra),
-            extra_root=digest.small_object_digest(extra),
         )
 
 

@@ -52,10 +52,10 @@ class StagingSlot:
         return self.memory.name.slot
 
     def start_writing(self, page: Page, extra: bytes, local_tree: bytes = b"") -> None:
-        """Move the slot from FREE to WRITING, with the header and the non-tensor state in place, of which
-        `local_tree` lies in the shard. Raises CheckpointError."""
+        """Move the slot from FREE to WRITING, which is the state of the save's new `page`, with the header and
+        the non-tensor state in place, of which `local_tree` lies in the shard. Raises CheckpointError."""
         failpoint("capture.begin")
-        self.memory.write_page(page.transition(SlotState.WRITING))
+        self.memory.write_page(page)
         head = self.layout.header(page.epoch, page.seq, page.step)
         self.memory.image[: len(head)] = head
         begin, end = self.layout.tree

@@ -184,7 +184,7 @@ class State:
         cache = WalkCache() if self.full else self._cache
         collector = Collector(ranks, cache, full=self.full, gather=False, owned=self._owned)
         if self.model is None or not fsdp1.is_used(self.model):
-            self._encode_shared_parts(collector)
+            self._encode_shared_parts(collector, self.objects)
         plain_objects = {name: thing for name, thing in self.objects.items() if not hasattr(thing, "__iter__")}
         self._encode_per_rank_parts(collector, plain_objects, ranks.rank)
         for name, thing in self.objects.items():
@@ -206,10 +206,11 @@ class State:
             StateNotSerializable: A value is one that no checkpoint can hold.
         """
         collector = Collector(ranks, self._cache, full=self.full, owned=self._owned)
-        tree = self._encode_shared_parts(collector)
-        values = self._encode_per_rank_parts(collector, self.objects, ranks.rank)
+        objects = self._objects.all_objects()
+        tree, optimizer_classes = self._encode_shared_parts(collector, objects)
+        values = self._encode_per_rank_parts(collector, objects, ranks.rank)
         tree.update(values)
-        tree["classes"] = {path: optimizer.class_of(thing) for path, thing in self._optimizers().items()}
+        tree["classes"] = optimizer_classes
         if self.rng:
             prefix = f"rank.{ranks.rank:05d}"
             tree["rng"] = codec.encode(
@@ -234,9 +235,13 @@ class State:
         return values
 
     @torch.no_grad()  # once: a switch for each of many DTensors would be felt
-    def _encode_shared_parts(self, collector: Collector) -> dict[str, Any]:
-        """Record and encode model, optimizer, and objects of those kinds."""
+    def _encode_shared_parts(
+        self, collector: Collector, objects: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, str]]:
+        """Record and encode model, optimizer, and objects of those kinds; return the tree, and the class of
+        each optimizer by its path."""
         tree: dict[str, Any] = {}
+        optimizer_classes: dict[str, str] = {}
         fqns: dict[int, str] = {}
         if self.model is not None and fsdp1.is_used(self.model):
             self._sharded1 = fsdp1.Dicts(self.model, self.optimizer)
@@ -255,7 +260,9 @@ class State:
             )
         if self.optimizer is not None and "optimizer" not in tree:
             tree["optimizer"] = optimizer.encode(self.optimizer, "optimizer", collector, fqns)
-        for name, thing in self.objects.items():
+        if self.optimizer is not None:
+            optimizer_classes["optimizer"] = optimizer.class_of(self.optimizer)
+        for name, thing in objects.items():
             path = f"objects.{name}"
             if isinstance(thing, torch.nn.Module):
                 tree[path] = modules.encode(
@@ -263,7 +270,8 @@ class State:
                 )
             elif isinstance(thing, torch.optim.Optimizer):
                 tree[path] = optimizer.encode(thing, path, collector, fqns)
-        return tree
+                optimizer_classes[path] = optimizer.class_of(thing)
+        return tree, optimizer_classes
 
     # --- restoring ----------------------------------------------------------------------------------------------
 
@@ -298,12 +306,12 @@ class State:
         collector = Collector(
             ranks, WalkCache() if self.full else self._cache, full=self.full, gather=False, owned=self._owned
         )
-        live = self._encode_shared_parts(collector)
+        live, live_optimizer_classes = self._encode_shared_parts(collector, self.objects)
         loaders = {}
         if not sharded1:
             loaders = self._module_loaders()
         for path in live:
-            if path not in self._optimizers():
+            if path not in live_optimizer_classes:
                 _require_same_names(path, live[path], tree, loaders.get(path))
         self._warn_of_other_optimizer_classes(tree)
         self._filling.replace_misfits_and_match_subclasses(

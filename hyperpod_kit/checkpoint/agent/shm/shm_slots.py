@@ -127,7 +127,8 @@ class Slot:
         return current[1]
 
     def write_page(self, page: Page) -> None:
-        """Make `page` the current one. It comes from Page.transition, except for a new slot."""
+        """Make `page` the current one. It comes from Page.transition, except for a new slot and where
+        a save begins."""
         control_page.write(self._view[: control_page.PAGE], self._generation + 1, page)
         self._generation += 1
 

@@ -53,14 +53,21 @@ class Bucket:
 
         return self._call_with_retries("ListObjectsV2", prefix, listed)
 
-    def put(self, key: str, data: bytes) -> None:
-        """Store an object; S3 itself refuses bytes that do not have the checksum that we send."""
+    def put(self, key: str, data: bytes) -> Optional[str]:
+        """Store an object; S3 itself refuses bytes that do not have the checksum that we send.
+
+        Returns the hex SHA-256 that S3 answers with, None where an endpoint answers with none.
+        """
         checksum = base64.b64encode(hashlib.sha256(data).digest()).decode()
-        self._call_with_retries(
+        response: dict[str, Any] = self._call_with_retries(
             "PutObject",
             key,
-            lambda: self._client.put_object(Bucket=self.name, Key=key, Body=data, ChecksumSHA256=checksum),
+            lambda: dict(self._client.put_object(Bucket=self.name, Key=key, Body=data, ChecksumSHA256=checksum)),
         )
+        stored = response.get("ChecksumSHA256")
+        if not stored:
+            return None
+        return base64.b64decode(stored).hex()
 
     def put_if_unchanged(self, key: str, data: bytes, etag: Optional[str]) -> Optional[str]:
         """Store an object where the stored one still has this ETag, or where there is none and `etag` is None.

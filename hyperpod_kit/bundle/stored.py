@@ -1,7 +1,7 @@
 """What a bucket holds of a bundle, object by object, by the digests that S3 keeps: nothing is read back.
 
-S3 computes the SHA-256 of each object when it arrives, refuses one that has another than was sent with it, and tells
-it with HeadObject. Only an object without one (copied by another program, or sent in parts) is read.
+S3 computes the SHA-256 of each object when it arrives, refuses one that has another than was sent with it, and answers
+with it, also to HeadObject. Only an object without one (copied by another program, or sent in parts) is read.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Bundle -> S3, under a prefix that is named by its contents.
 
 1. ask what is there; 2. put what is missing or different, in parallel, each with its checksum; 3. put SHA256SUMS and
-bundle.json; 4. ask every object that was sent for its checksum. A node that starts in between finds either no
-SHA256SUMS or a whole bundle.
+bundle.json; 4. compare the checksum of every object that was sent, which S3 answers with (an endpoint that does not is
+asked for it). A node that starts in between finds either no SHA256SUMS or a whole bundle.
 """
 
 from __future__ import annotations
@@ -56,15 +56,21 @@ def upload_bundle(bundle: Bundle, bucket: Bucket, progress: Progress = lambda wh
     outdated = list_paths_to_upload(bundle, bucket)
     present = len(bundle.files) - len(outdated)
     progress("same", present)
+    expected = {path: hashlib.sha256(bundle.files[path]).hexdigest() for path in outdated}
+    verified: set[str] = set()
     for batch in ([path for path in outdated if path not in LAST], [path for path in outdated if path in LAST]):
-        for _ in map_in_order(lambda path: bucket.put(bundle.prefix + path, bundle.files[path]), batch, THREADS):
+        stored = map_in_order(lambda path: bucket.put(bundle.prefix + path, bundle.files[path]), batch, THREADS)
+        for path, stored_digest in zip(batch, stored):
             progress("uploaded", 1)
-    verified = set(list_paths_stored_identically(bundle, bucket, outdated))
-    progress("verified", len(verified))
-    for path in outdated:
-        if path not in verified:
-            expected = hashlib.sha256(bundle.files[path]).hexdigest()
-            raise BundleIntegrityError(f"{bundle.source_s3_uri}{path}", expected, "something else")
+            if stored_digest == expected[path]:
+                verified.add(path)
+                progress("verified", 1)
+    unanswered = [path for path in outdated if path not in verified]
+    identical = list_paths_stored_identically(bundle, bucket, unanswered)
+    progress("verified", len(identical))
+    for path in unanswered:
+        if path not in identical:
+            raise BundleIntegrityError(f"{bundle.source_s3_uri}{path}", expected[path], "something else")
     sent_bytes = sum(len(bundle.files[path]) for path in outdated)
     return Uploaded(bundle.bundle_id, bundle.source_s3_uri, len(outdated), present, sent_bytes)
 

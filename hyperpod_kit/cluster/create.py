@@ -16,6 +16,7 @@ from hyperpod_kit.bundle.render import Bundle, render
 from hyperpod_kit.bundle.stored import THREADS
 from hyperpod_kit.bundle.upload import require_uploaded
 from hyperpod_kit.cluster import update
+from hyperpod_kit.cluster.command_arguments import live_cluster_arguments
 from hyperpod_kit.config.emit import build_create_cluster_request
 from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.errors import AwsError, ClusterError, ConfigError
@@ -91,7 +92,7 @@ def _require_same_cluster(live: Mapping[str, Any], request: Mapping[str, Any]) -
             reason = f": {live['FailureMessage']}"
         raise ClusterError(
             f"cluster {name} already exists with status {status}{reason}",
-            hint=f"hyperpod-kit delete-cluster --cluster {name} --wait, then repeat the command",
+            hint=f"hyperpod-kit delete-cluster {live_cluster_arguments(live)} --wait, then repeat the command",
         )
     changes = update.plan_update(live, request).changes
     if changes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Mapping, Optional, Sequence
 
+from hyperpod_kit.cluster.command_arguments import live_cluster_arguments
 from hyperpod_kit.cluster.nodes import REMOVED_STATES
 from hyperpod_kit.cluster.times import format_utc
 from hyperpod_kit.errors import Absent, ClusterError, UsageError
@@ -97,7 +98,7 @@ def require_in_service(live: Mapping[str, Any]) -> None:
         name = live["ClusterName"]
         raise ClusterError(
             f"cluster {name} is {live.get('ClusterStatus')}: its software can only be updated when it is InService",
-            hint=f"hyperpod-kit wait --cluster {name}",
+            hint=f"hyperpod-kit wait {live_cluster_arguments(live)}",
         )
 
 

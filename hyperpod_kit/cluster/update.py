@@ -21,6 +21,7 @@ from datetime import datetime, timezone
 from typing import Any, Iterator, Mapping, Optional, Sequence
 
 from hyperpod_kit.aws import request_shape
+from hyperpod_kit.cluster.command_arguments import live_cluster_arguments
 from hyperpod_kit.errors import ClusterError, ConfigError
 
 IN_PLACE, NEW_NODES, IMPOSSIBLE = "in place", "new nodes only", "not possible"
@@ -176,7 +177,7 @@ def require_aws_would_accept_update(live: Mapping[str, Any], update: Update) -> 
             command = "diagnose"
         raise ClusterError(
             f"cluster {name} is {status}{failure}; AWS accepts changes only when it is InService",
-            hint=f"hyperpod-kit {command} --cluster {name}, then repeat the command",
+            hint=f"hyperpod-kit {command} {live_cluster_arguments(live)}, then repeat the command",
         )
     refused = request_shape.find_request_problems("sagemaker", "UpdateCluster", update.request)
     if refused:

@@ -16,6 +16,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, Callable, Mapping, Optional, Protocol, Sequence
 
 from hyperpod_kit.aws.errors import NOT_FOUND
+from hyperpod_kit.cluster.command_arguments import cluster_arguments
 from hyperpod_kit.cluster.events import CONTINUOUS, EventSource, Troubles
 from hyperpod_kit.cluster.group_activity import read_group_activity
 from hyperpod_kit.cluster.state import ClusterState, GroupState, shorten_aws_text
@@ -37,6 +38,9 @@ EARLIER = timedelta(minutes=2)
 
 class Clusters(EventSource, Protocol):
     """The questions that waiting asks; aws.sagemaker.SageMaker answers them."""
+
+    @property
+    def region(self) -> str: ...
 
     def describe_cluster(self, name: str) -> dict[str, Any]: ...
 
@@ -103,6 +107,7 @@ def wait_ready(
     Raises ClusterFailed with AWS's own reason, WaitTimeout after `timeout` seconds, Unreachable after
     PATIENCE polls in a row without an answer.
     """
+    arguments = cluster_arguments(name, clusters.region)
     troubles = Troubles(clusters, name, now() - EARLIER)
     last: list[tuple[ClusterState, list[str]]] = []
     failing: dict[str, float] = {}
@@ -122,15 +127,15 @@ def wait_ready(
         if state.ready and not missing:
             missing = list(list_missing())
         last[:] = [(state, missing)]
-        _raise_if_stuck(state, missing, failure_is_new=moved or state.failure != stale_failure)
-        _raise_if_nodes_stay_failed(state, failing, clock())
+        _raise_if_stuck(state, arguments, missing, failure_is_new=moved or state.failure != stale_failure)
+        _raise_if_nodes_stay_failed(state, arguments, failing, clock())
         if state.ready and not missing:
             return state
         return None
 
     ready: Optional[ClusterState] = _poll_until_result_or_none_at_timeout(
         step,
-        f"hyperpod-kit wait --cluster {name}",
+        f"hyperpod-kit wait {arguments}",
         timeout=timeout,
         interval=interval,
         note=note,
@@ -148,7 +153,7 @@ def wait_ready(
         trouble = f"; last error: {shorten_aws_text(troubles.last.line())}"
     raise WaitTimeout(
         f"cluster {name} is not ready after {timeout:g} s: {summary}{trouble}",
-        hint=f"hyperpod-kit wait --cluster {name}",
+        hint=f"hyperpod-kit wait {arguments}",
     )
 
 
@@ -164,6 +169,7 @@ def wait_deleted(
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Poll until the cluster is gone. Raises ClusterFailed, WaitTimeout, Unreachable."""
+    arguments = cluster_arguments(name, clusters.region)
 
     def step() -> Optional[bool]:
         try:
@@ -176,11 +182,11 @@ def wait_deleted(
         if state.status == "Failed":
             raise ClusterFailed(
                 f"cluster {name} could not be deleted: {state.failure or 'AWS gives no reason'}",
-                hint=f"remove the cause, then: hyperpod-kit delete-cluster --cluster {name}",
+                hint=f"remove the cause, then: hyperpod-kit delete-cluster {arguments}",
             )
         return None
 
-    again = f"hyperpod-kit delete-cluster --cluster {name} --wait"
+    again = f"hyperpod-kit delete-cluster {arguments} --wait"
     if (
         _poll_until_result_or_none_at_timeout(
             step, again, timeout=timeout, interval=interval, note=note, clock=clock, sleep=sleep
@@ -188,7 +194,7 @@ def wait_deleted(
         is None
     ):
         raise WaitTimeout(
-            f"cluster {name} still exists after {timeout:g} s", hint=f"hyperpod-kit describe-cluster --cluster {name}"
+            f"cluster {name} still exists after {timeout:g} s", hint=f"hyperpod-kit describe-cluster {arguments}"
         )
 
 
@@ -197,28 +203,26 @@ def is_cluster_not_found(err: AwsError) -> bool:
     return err.code in NOT_FOUND or "not found" in err.message.lower()
 
 
-def _raise_if_stuck(state: ClusterState, missing: list[str], *, failure_is_new: bool) -> None:
+def _raise_if_stuck(state: ClusterState, arguments: str, missing: list[str], *, failure_is_new: bool) -> None:
     """Raise ClusterFailed when the cluster can no longer become ready: it failed, is being deleted, or
     AWS gave up."""
     if state.status == "Failed":
         node_reasons = [f"{node}: {reason}" for node, reason in state.messages if reason not in state.failure]
         reasons = [state.failure or "AWS gives no reason", *node_reasons]
-        raise ClusterFailed(f"cluster {state.name} failed: {'; '.join(reasons)}", hint=_log_hint(state.name))
+        raise ClusterFailed(f"cluster {state.name} failed: {'; '.join(reasons)}", hint=_log_hint(state.name, arguments))
     if state.status == "Deleting":
-        raise ClusterFailed(
-            f"cluster {state.name} is being deleted", hint=f"hyperpod-kit describe-cluster --cluster {state.name}"
-        )
+        raise ClusterFailed(f"cluster {state.name} is being deleted", hint=f"hyperpod-kit describe-cluster {arguments}")
     # Back in service with a reason and not with what was asked for: AWS has given the change up. Where nodes are
     # provisioned continuously it never gives up, and the reason may be an old one.
     given_up = state.status == "InService" and state.failure and failure_is_new and not state.continuous
     if given_up and (missing or not state.ready):
         raise ClusterFailed(
             f"the change of cluster {state.name} failed: {'; '.join([state.failure, *missing])}",
-            hint=_log_hint(state.name),
+            hint=_log_hint(state.name, arguments),
         )
 
 
-def _raise_if_nodes_stay_failed(state: ClusterState, failing: dict[str, float], now: float) -> None:
+def _raise_if_nodes_stay_failed(state: ClusterState, arguments: str, failing: dict[str, float], now: float) -> None:
     """Raise ClusterFailed when nodes have been failed for FAILED_FOR seconds, since AWS then does not try
     again.
 
@@ -241,7 +245,7 @@ def _raise_if_nodes_stay_failed(state: ClusterState, failing: dict[str, float], 
             count = f"{len(lasting)} nodes"
         raise ClusterFailed(
             f"{count} of cluster {state.name} failed, and AWS does not retry automatically: {'; '.join(reasons)}",
-            hint=f"hyperpod-kit diagnose --cluster {state.name}; then hyperpod-kit replace-node {lasting[0]}",
+            hint=f"hyperpod-kit diagnose {arguments}; then hyperpod-kit replace-node {lasting[0]} {arguments}",
         )
 
 
@@ -302,8 +306,8 @@ def _describe_missing(state: ClusterState, missing: Sequence[str]) -> str:
     return ", ".join([*counts, *missing])
 
 
-def _log_hint(name: str) -> str:
+def _log_hint(name: str, arguments: str) -> str:
     return (
-        f"hyperpod-kit diagnose --cluster {name}; the log of the lifecycle script is in CloudWatch, group "
+        f"hyperpod-kit diagnose {arguments}; the log of the lifecycle script is in CloudWatch, group "
         f"/aws/sagemaker/Clusters/{name}/<id>; in a rehearsal: hyperpod-kit rehearse logs NODE"
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Optional, Sequence
 
 from hyperpod_kit.aws.sagemaker import SageMaker
+from hyperpod_kit.cluster.command_arguments import cluster_arguments
 from hyperpod_kit.cluster.nodes import ClusterNode, list_nodes
 from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.errors import ClusterError, UsageError
@@ -50,9 +51,8 @@ class LiveCluster:
         """List the targets, of which there must be one. Raises ClusterError too."""
         targets = self.list_targets()
         if not targets:
-            raise ClusterError(
-                f"cluster {self.name} has no nodes", hint=f"hyperpod-kit describe-cluster --cluster {self.name}"
-            )
+            arguments = cluster_arguments(self.name, self.region)
+            raise ClusterError(f"cluster {self.name} has no nodes", hint=f"hyperpod-kit describe-cluster {arguments}")
         return targets
 
     def controller_addresses(self) -> list[str]:

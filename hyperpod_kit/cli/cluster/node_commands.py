@@ -185,6 +185,7 @@ def _run_node_command(
     dry_run: bool,
     as_json: bool,
 ) -> int:
+    from hyperpod_kit.cluster.command_arguments import cluster_arguments
     from hyperpod_kit.cluster.nodes import list_nodes, resolve_nodes, slurm_node_name
 
     chosen = resolve_cluster(config, cluster, region)
@@ -223,7 +224,7 @@ def _run_node_command(
         for entry in refused:
             print_to_stderr(f"  {entry['NodeId']}: {entry['ErrorCode']}: {entry['Message']}")
     next_command = "wait" if done else "list-cluster-nodes"
-    print_to_stderr(f"next: hyperpod-kit {next_command} --cluster {chosen.name}")
+    print_to_stderr(f"next: hyperpod-kit {next_command} {cluster_arguments(chosen.name, chosen.region)}")
     if refused:
         return 1
     return 0

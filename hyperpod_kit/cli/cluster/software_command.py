@@ -72,6 +72,7 @@ def update_software(
       hyperpod-kit update-software --group worker-group --batch 10% --pause 300 --wait
     """
     from hyperpod_kit.cluster import software
+    from hyperpod_kit.cluster.command_arguments import cluster_arguments
     from hyperpod_kit.cluster.nodes import list_nodes, slurm_node_name
 
     speed = software.parse_rollout(batch, pause)
@@ -113,7 +114,7 @@ def update_software(
         raise
     print_to_stderr(f"the software of {len(nodes)} nodes of cluster {chosen.name} is being updated")
     if not (then_wait or first.is_requested):
-        print_to_stderr(f"next: hyperpod-kit wait --cluster {chosen.name}")
+        print_to_stderr(f"next: hyperpod-kit wait {cluster_arguments(chosen.name, chosen.region)}")
         return 0
 
     def lacking() -> Sequence[str]:

@@ -172,6 +172,7 @@ def _vacate_and_delete_nodes(cluster: LiveCluster, leaving: Sequence[ClusterNode
     Raises ClusterError when AWS refuses one of them.
     """
     from hyperpod_kit.cluster import nodes
+    from hyperpod_kit.cluster.command_arguments import cluster_arguments
     from hyperpod_kit.cluster.nodes import slurm_node_name
 
     names = {node.instance_id: slurm_node_name(node.address) for node in leaving if node.address}
@@ -188,7 +189,7 @@ def _vacate_and_delete_nodes(cluster: LiveCluster, leaving: Sequence[ClusterNode
         refusals = "; ".join(f"{entry['NodeId']}: {entry['ErrorCode']}: {entry['Message']}" for entry in refused)
         raise ClusterError(
             f"AWS refused to delete {len(refused)} of {len(leaving)} nodes: {refusals}",
-            hint=f"hyperpod-kit wait --cluster {cluster.name}, then repeat the command",
+            hint=f"hyperpod-kit wait {cluster_arguments(cluster.name, cluster.region)}, then repeat the command",
         )
 
 

@@ -41,6 +41,7 @@ def wait_until_ready(
 
     Raises as cluster.wait.wait_ready.
     """
+    from hyperpod_kit.cluster.command_arguments import cluster_arguments
     from hyperpod_kit.cluster.wait import wait_ready
 
     try:
@@ -58,7 +59,8 @@ def wait_until_ready(
             )
     except KeyboardInterrupt:
         print_to_stderr(
-            f"\nonly the waiting ended, AWS continues with the request; next: hyperpod-kit wait --cluster {name}"
+            "\nonly the waiting ended, AWS continues with the request; next: hyperpod-kit wait "
+            + cluster_arguments(name, sagemaker.region)
         )
         raise
 
@@ -68,6 +70,7 @@ def wait_until_deleted(sagemaker: SageMaker, name: str, *, timeout: float, inter
 
     Raises as cluster.wait.wait_deleted.
     """
+    from hyperpod_kit.cluster.command_arguments import cluster_arguments
     from hyperpod_kit.cluster.wait import wait_deleted
 
     try:
@@ -82,7 +85,7 @@ def wait_until_deleted(sagemaker: SageMaker, name: str, *, timeout: float, inter
             )
     except KeyboardInterrupt:
         print_to_stderr(
-            f"\nonly the waiting ended, the deletion continues; next: hyperpod-kit delete-cluster --cluster {name} "
-            "--wait"
+            "\nonly the waiting ended, the deletion continues; next: hyperpod-kit delete-cluster "
+            f"{cluster_arguments(name, sagemaker.region)} --wait"
         )
         raise

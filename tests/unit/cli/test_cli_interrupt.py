@@ -59,10 +59,10 @@ def polled(cloud: Cloud, times: int = 2) -> Callable[[], bool]:
 @pytest.mark.parametrize(
     "words, left",
     [
-        *full((["wait"], "hyperpod-kit wait --cluster demo")),
-        (["create-cluster", "--wait"], "hyperpod-kit wait --cluster demo"),
-        *full((["update-cluster", "--wait"], "hyperpod-kit wait --cluster demo")),
-        (["delete-cluster", "--yes", "--wait"], "hyperpod-kit delete-cluster --cluster demo --wait"),
+        *full((["wait"], "hyperpod-kit wait --cluster demo --region us-east-1")),
+        (["create-cluster", "--wait"], "hyperpod-kit wait --cluster demo --region us-east-1"),
+        *full((["update-cluster", "--wait"], "hyperpod-kit wait --cluster demo --region us-east-1")),
+        (["delete-cluster", "--yes", "--wait"], "hyperpod-kit delete-cluster --cluster demo --region us-east-1 --wait"),
     ],
     ids=["wait", "create", "update", "delete"],
 )

@@ -18,6 +18,8 @@ GONE = AwsError("DescribeCluster demo", "ResourceNotFound", "no such cluster")
 class Scripted(FakeClock):
     """Answers one step a poll; the last step stays."""
 
+    region = "us-east-1"
+
     def __init__(self, *steps: Step, target: int = 2, continuous: bool = False) -> None:
         super().__init__()
         self.steps = list(steps)
@@ -138,7 +140,10 @@ def test_a_few_unanswered_polls_do_not_end_it() -> None:
     with pytest.raises(Unreachable, match=r"^down$") as caught:
         go(wait_ready, cloud)
     assert cloud.polls == 5
-    assert caught.value.hint == "look at the cable; `hyperpod-kit wait --cluster demo` continues from this point"
+    assert (
+        caught.value.hint
+        == "look at the cable; `hyperpod-kit wait --cluster demo --region us-east-1` continues from this point"
+    )
 
 
 @pytest.mark.parametrize("function", [wait_ready, wait_deleted])

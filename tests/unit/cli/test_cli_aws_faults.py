@@ -146,7 +146,8 @@ def test_the_endpoint_goes_down_in_the_middle_of_a_wait(sky: Sky, hk: Hk, monkey
     assert waiting.returncode == 3, said
     assert [f"retrying ({turn} of 4)" in lines[turn - 1] for turn in range(1, 5)] == [True] * 4
     assert lines[-2] == f"error: DescribeCluster demo: {sky.url} does not answer"
-    assert lines[-1].endswith("`hyperpod-kit wait --cluster demo --region us-east-1` continues from this point") and len(lines) == 6
+    assert lines[-1].endswith("`hyperpod-kit wait --cluster demo --region us-east-1` continues from this point")
+    assert len(lines) == 6
     sky.control.script = [("InService", BOTH, "")]
     sky.come_back()
     assert hk("wait", "--interval", "0.2").code == 0

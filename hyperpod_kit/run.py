@@ -91,7 +91,9 @@ class LocalRunner:
                 out, err_text = proc.communicate(timeout=1.0)
             except subprocess.TimeoutExpired:
                 out, err_text = "", ""
-            raise RunTimeout(argv, -signal.SIGKILL, out, err_text or f"no end within {timeout:g} s") from None
+            raise RunTimeout(
+                argv, -signal.SIGKILL, out, err_text or f"it did not end within {timeout:g} s and was killed"
+            ) from None
         if check and proc.returncode != 0:
             raise RunError(argv, proc.returncode, out, err_text)
         return Completed(tuple(argv), proc.returncode, out, err_text)

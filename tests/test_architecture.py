@@ -121,7 +121,7 @@ MAY_IMPORT: Dict[str, Set[str]] = {
     "config": {"aws", "errors", "extras", "model", "system", "untrusted"},
     "bundle": {"aws", "config", "errors", "extras", "model", "run", "untrusted", "version"},
     "cluster": {"aws", "bundle", "config", "errors", "system", "untrusted"},
-    "preflight": {"aws", "config", "errors", "model"},
+    "preflight": {"aws", "config", "errors", "model", "untrusted"},
     "infra": {"aws", "config", "errors", "model", "preflight"},
     "remote": {
         "aws",

@@ -20,6 +20,7 @@ from hyperpod_kit.cluster.command_arguments import live_cluster_arguments
 from hyperpod_kit.config.emit import build_create_cluster_request
 from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.errors import AwsError, ClusterError, ConfigError
+from hyperpod_kit.untrusted.text import counted
 
 
 @dataclass(frozen=True)
@@ -97,13 +98,9 @@ def _require_same_cluster(live: Mapping[str, Any], request: Mapping[str, Any]) -
     changes = update.plan_update(live, request).changes
     if changes:
         first = changes[0]
-        if len(changes) == 1:
-            places = "1 place"
-        else:
-            places = f"{len(changes)} places"
         raise ClusterError(
-            f"cluster {name} already exists and differs from the configuration in {places}, first "
-            f"{first.field} of {first.where}: {update.format_value(first.before)} on AWS, "
+            f"cluster {name} already exists and differs from the configuration in {counted(len(changes), 'place')}, "
+            f"first {first.field} of {first.where}: {update.format_value(first.before)} on AWS, "
             f"{update.format_value(first.after)} in the configuration",
             hint="hyperpod-kit update-cluster --dry-run shows all differences; or choose another name",
         )

@@ -22,6 +22,7 @@ from hyperpod_kit.cluster.group_activity import read_group_activity
 from hyperpod_kit.cluster.state import ClusterState, GroupState, shorten_aws_text
 from hyperpod_kit.errors import Absent, AwsError, ClusterFailed, NoCredentials, Unreachable, UsageError, WaitTimeout
 from hyperpod_kit.system.wait import fixed_pause, poll_until
+from hyperpod_kit.untrusted.text import counted
 
 PATIENCE = 5
 """Polls in a row that may go unanswered before waiting ends."""
@@ -239,12 +240,9 @@ def _raise_if_nodes_stay_failed(state: ClusterState, arguments: str, failing: di
     if lasting:
         messages = dict(state.messages)
         reasons = [f"{node}: {shorten_aws_text(messages.get(node, 'AWS gives no reason'))}" for node in lasting]
-        if len(lasting) == 1:
-            count = "a node"
-        else:
-            count = f"{len(lasting)} nodes"
         raise ClusterFailed(
-            f"{count} of cluster {state.name} failed, and AWS does not retry automatically: {'; '.join(reasons)}",
+            f"{counted(len(lasting), 'node')} of cluster {state.name} failed, and AWS does not retry automatically: "
+            f"{'; '.join(reasons)}",
             hint=f"hyperpod-kit diagnose {arguments}; then hyperpod-kit replace-node {lasting[0]} {arguments}",
         )
 

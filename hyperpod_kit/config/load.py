@@ -19,6 +19,7 @@ from hyperpod_kit.config.settings.findings import Finding, is_key_path_at_or_ins
 from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.config.validate import validate
 from hyperpod_kit.errors import ConfigError
+from hyperpod_kit.untrusted.text import counted
 
 KIT_KEY = "hyperpod_kit"
 """The key below which everything is that AWS's own file has not."""
@@ -104,12 +105,8 @@ def load(path: Path, *, with_service_model: bool = True) -> Settings:
     checked = check(path, with_service_model=with_service_model)
     wrong = select_errors(checked.findings)
     if wrong:
-        if len(wrong) == 1:
-            count = "1 error"
-        else:
-            count = f"{len(wrong)} errors"
         raise ConfigError(
-            f"{path} has {count}",
+            f"{path} has {counted(len(wrong), 'error')}",
             findings=[finding.render() for finding in wrong],
             hint=f"correct the file, then: hyperpod-kit validate {path}",
         )

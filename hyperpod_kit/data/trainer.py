@@ -21,6 +21,7 @@ from hyperpod_kit.data.loading.loader import ElasticLoader
 from hyperpod_kit.data.loading.position import Last
 from hyperpod_kit.errors import CheckpointError, Untrusted
 from hyperpod_kit.untrusted import files, parse
+from hyperpod_kit.untrusted.text import counted
 
 log = logging.getLogger("hyperpod_kit.data")
 
@@ -106,7 +107,8 @@ class ElasticTraining:
         there = math.ceil(epochs * steps)
         if its.args.max_steps > there:
             raise ValueError(
-                f"max_steps={its.args.max_steps}, and {epochs:g} epochs of {steps} steps each are {there}: set "
+                f"max_steps={its.args.max_steps} is more than {there}, the steps in "
+                f"{counted(epochs, 'epoch', spec='g')} of {counted(steps, 'step')} each: set "
                 f"num_train_epochs={math.ceil(its.args.max_steps / steps)}, or max_steps={there}"
             )
 
@@ -164,8 +166,8 @@ class TrainerLoader(ElasticLoader):
         """Go to a position of a checkpoint. Raises CheckpointError."""
         if state.get("samples_of_a_step") != self.samples_of_a_step:
             raise CheckpointError(
-                f"a step has {self.samples_of_a_step} samples, but had {state.get('samples_of_a_step')} in the "
-                "checkpoint; the Trainer counts steps",
+                f"a step has {counted(self.samples_of_a_step, 'sample')}, but had {state.get('samples_of_a_step')} "
+                "in the checkpoint; the Trainer counts steps",
                 hint="keep ranks x per_device_train_batch_size x gradient_accumulation_steps unchanged",
             )
         self.load_state_dict(state)

@@ -47,7 +47,7 @@ def diagnose_slurm_command_failure(err: RunError) -> Unanswered:
     output = err.stderr + err.stdout
     if err.returncode == 127:
         return Unanswered(
-            Barrier.NO_PROGRAM, f"cannot ask Slurm: {err.message}", "run it where scontrol works: a login node"
+            Barrier.NO_PROGRAM, f"cannot query Slurm: {err.message}", "run it where scontrol works: a login node"
         )
     local = _LOCAL.search(output)
     if local:
@@ -60,17 +60,17 @@ def diagnose_slurm_command_failure(err: RunError) -> Unanswered:
     if foreign:
         return Unanswered(
             Barrier.CREDENTIAL,
-            f"cannot ask Slurm: {(foreign.group(1) or foreign.group(0)).strip()}: munge of this node and of the "
+            f"cannot query Slurm: {(foreign.group(1) or foreign.group(0)).strip()}: munge of this node and of the "
             "controller do not agree",
             COMPARE,
         )
     if _CLOSED.search(output):
         return Unanswered(
             Barrier.CREDENTIAL,
-            "cannot ask Slurm: slurmctld takes the connection and hangs up, as it does when this node's munge.key or "
+            "cannot query Slurm: slurmctld takes the connection and hangs up, as it does when this node's munge.key or "
             "clock is not its own",
             COMPARE,
         )
     return Unanswered(
-        Barrier.CONTROLLER, f"cannot ask Slurm: {err.message}", "on the controller: systemctl status slurmctld"
+        Barrier.CONTROLLER, f"cannot query Slurm: {err.message}", "on the controller: systemctl status slurmctld"
     )

@@ -1,4 +1,5 @@
-"""Words of others, made fit for a terminal and a log: no control character, no escape sequence, not without end.
+"""Text for a terminal and a log. Words of others are made fit for it: no control character, no escape sequence, not
+without end. A count gets the right form of its noun.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -31,3 +32,15 @@ def shortened(text: str, most: int) -> str:
     if len(text) <= most:
         return text
     return text[: most - 1] + "…"
+
+
+def counted(count: float, singular: str, plural: str = "", spec: str = "") -> str:
+    """Return a count with its noun: `counted(1, "node")` is "1 node", and `counted(3, "node")` is "3 nodes".
+
+    plural: where it is not the singular with an s; both may have a verb behind the noun: "node runs", "nodes run".
+    spec: how the number is formatted, as in "," for 1,234.
+    """
+    number = format(count, spec)
+    if number == "1":
+        return f"{number} {singular}"
+    return f"{number} {plural or singular + 's'}"

@@ -16,6 +16,7 @@ from hyperpod_kit.checkpoint.agent.shm import shm_paths, shm_slots
 from hyperpod_kit.checkpoint.codec import sharding, subclasses
 from hyperpod_kit.checkpoint.ranks.collectives import Ranks
 from hyperpod_kit.errors import NotEnoughSharedMemory
+from hyperpod_kit.untrusted.text import counted
 
 
 class _RankCapacity(NamedTuple):
@@ -64,7 +65,8 @@ def require_room_for_slots(ranks: Ranks, folder: str, model: torch.nn.Module | N
             if len(hosts) > 1:
                 where = f" on {host}"
             raise NotEnoughSharedMemory(
-                f"{shm_paths.shared_memory_root()}{where} holds {capacity / 1e6:.0f} MB, and {slots} slots of "
-                f"{len(here)} ranks need at least {need / 1e6:.0f} MB, plus the optimizer's state",
+                f"{shm_paths.shared_memory_root()}{where} holds {capacity / 1e6:.0f} MB, and at least "
+                f"{need / 1e6:.0f} MB, plus the optimizer's state, are needed for {counted(slots, 'slot')} of "
+                f"{counted(len(here), 'rank')}",
                 hint=shm_slots.shared_memory_hint(4 * need),
             )

@@ -18,7 +18,7 @@ from hyperpod_kit.command_line.documents import document
 from hyperpod_kit.command_line.tables import Column, format_rows
 from hyperpod_kit.errors import Absent, CheckpointError, DigestUnavailable, UsageError
 from hyperpod_kit.untrusted import terminal
-from hyperpod_kit.untrusted.text import clean_one_line
+from hyperpod_kit.untrusted.text import clean_one_line, counted
 
 
 def open_existing_root_as_owner(args: argparse.Namespace) -> Store:
@@ -186,7 +186,7 @@ def show(args: argparse.Namespace) -> int:
         "step": body.step,
         "time": body.time,
         "epoch, seq": f"{body.epoch}, {body.seq}",
-        "size": f"{format_byte_count(body.total_bytes)} in {body.world} shards",
+        "size": f"{format_byte_count(body.total_bytes)} in {counted(body.world, 'shard')}",
         "tensors": body.tensors,
         "digest": f"{body.digest}, chunks of {format_byte_count(body.chunk)}",
         "rebuilt": body.rebuilt,

@@ -34,6 +34,7 @@ from hyperpod_kit.command_line.documents import document
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.untrusted import terminal
 from hyperpod_kit.untrusted.parse import parse_json_object
+from hyperpod_kit.untrusted.text import counted
 
 NOTHING, WRITTEN = "nothing to repair", "was written"
 
@@ -179,13 +180,13 @@ def _print_repair_report(
     if args.dry_run:
         verb = "would be rebuilt"
     for outcome in rebuilt:
-        shards = "1 shard"
-        if outcome.world != 1:
-            shards = f"{outcome.world} shards"
         if outcome.reason:
             terminal.print_stdout(f"{outcome.checkpoint_id}  not rebuilt: {outcome.reason}")
         else:
-            terminal.print_stdout(f"{outcome.checkpoint_id}  {verb}: {format_byte_count(outcome.size)} in {shards}")
+            terminal.print_stdout(
+                f"{outcome.checkpoint_id}  {verb}: {format_byte_count(outcome.size)} in "
+                f"{counted(outcome.world, 'shard')}"
+            )
     for commit in lost:
         terminal.print_stdout(f"{commit.id_or_record_file}  LOST: {commit.reason}")
 
@@ -320,7 +321,7 @@ def _require_exact_shard_files(expected: Set[str], present: Set[str]) -> None:
             raise CheckpointError(f"{missing[0]} is missing")
         raise CheckpointError(f"{len(missing)} shards are missing")
     if unexpected:
-        raise CheckpointError(f"{unexpected[0]} is of no rank of it: {len(expected)} ranks saved it")
+        raise CheckpointError(f"{unexpected[0]} is of no rank of it: {counted(len(expected), 'rank')} saved it")
 
 
 def _verified_shard(store: Store, checkpoint_id: str, rank: int, world: int, run_identity: RunIdentity) -> _ProvedShard:

@@ -15,6 +15,7 @@ from hyperpod_kit.command_line.program import parse_command
 from hyperpod_kit.command_line.specs import ArgumentSpec, CommandSpec, OptionSpec
 from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.untrusted import terminal
+from hyperpod_kit.untrusted.text import counted
 
 COMMAND = CommandSpec(
     "export",
@@ -67,11 +68,14 @@ def _export_and_print_report(args: argparse.Namespace) -> int:
     for attempt, reason in exported.rejected:
         terminal.print_stderr(f"passed over {attempt}: {reason}")
     if exported.own:
-        terminal.print_stderr(f"{exported.own} of the model's tensors differ per rank: those of rank 0 are written")
+        terminal.print_stderr(
+            f"{counted(exported.own, 'tensor')} of the model with a different value on each rank: rank 0's is written"
+        )
     done = f" verified, written to {args.out}"
     if args.dry_run:
         done = f", nothing was written to {args.out}"
     terminal.print_stdout(
-        f"step {exported.step} ({exported.attempt}): {exported.tensors} tensors, {exported.bytes} bytes{done}"
+        f"step {exported.step} ({exported.attempt}): {counted(exported.tensors, 'tensor')}, "
+        f"{exported.bytes} bytes{done}"
     )
     return 0

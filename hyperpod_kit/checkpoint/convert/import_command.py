@@ -14,6 +14,7 @@ from hyperpod_kit.command_line.program import parse_command
 from hyperpod_kit.command_line.specs import ArgumentSpec, CommandSpec, OptionSpec
 from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.untrusted import source_owner, terminal
+from hyperpod_kit.untrusted.text import counted
 
 COMMAND = CommandSpec(
     "import",
@@ -70,15 +71,15 @@ def _import_and_print_report(args: argparse.Namespace) -> int:
         )
         return 0
     if imported.unchecked:
-        unit = "files"
+        unit = "file"
         if args.kind in ("dcp", "megatron"):
-            unit = "tensors"
+            unit = "tensor"
         terminal.print_stderr(
-            f"{imported.unchecked} {unit} were written without checksums: changed bytes cannot be detected"
+            f"{counted(imported.unchecked, unit)} without checksums: changed bytes cannot be detected"
         )
     ranks_text = ""
     if args.kind == "deepspeed":
-        ranks_text = f" of {imported.ranks} ranks"
+        ranks_text = f" of {counted(imported.ranks, 'rank')}"
     if imported.already:
         outcome = f"already imported as {imported.attempt} of {args.out}"
     elif args.dry_run:
@@ -86,6 +87,7 @@ def _import_and_print_report(args: argparse.Namespace) -> int:
     else:
         outcome = f"committed as {imported.attempt} to {args.out}"
     terminal.print_stdout(
-        f"step {imported.step}{ranks_text}: {imported.tensors} tensors, {imported.bytes} bytes of files, {outcome}"
+        f"step {imported.step}{ranks_text}: {counted(imported.tensors, 'tensor')}, {imported.bytes} "
+        f"bytes of files, {outcome}"
     )
     return 0

@@ -15,6 +15,7 @@ from hyperpod_kit.checkpoint.repository.format.shard import ITEM_BYTES
 from hyperpod_kit.checkpoint.state.tensors import TensorPiece
 from hyperpod_kit.checkpoint.transfer.load import Landing, allocate_host_tensor, can_fill_directly, copy_into
 from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.untrusted.text import counted
 
 Chunk = tuple[int, int]
 """Number of the shard, number of the chunk in it."""
@@ -51,7 +52,7 @@ def iter_overlaps_requiring_full_coverage(rows: Rows, tensor_slice: TensorSlice)
         spec = row.spec
         if len(spec.shape) != len(tensor_slice.shape):
             raise CheckpointError(
-                f"{tensor_slice.name} has {len(spec.shape)} dimensions in the checkpoint, "
+                f"{tensor_slice.name} has {counted(len(spec.shape), 'dimension')} in the checkpoint, "
                 f"{len(tensor_slice.shape)} here"
             )
         offsets = spec.offsets or (0,) * len(spec.shape)

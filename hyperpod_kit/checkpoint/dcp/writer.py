@@ -29,6 +29,7 @@ from hyperpod_kit.checkpoint.repository.read import stream
 from hyperpod_kit.checkpoint.repository.records import catalog, identity
 from hyperpod_kit.checkpoint.transfer.load import bytes_of, view_of
 from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.untrusted.text import counted
 from hyperpod_kit.version import version
 
 _SLICE = 16 * 1024 * 1024
@@ -234,7 +235,7 @@ class Writer(StorageWriter):
         expected.update(name for record in taken_apart.values() for name in subclass_parts.stored_part_names(record))
         if names != expected:
             missing = sorted(expected - names)
-            raise CheckpointError(f"{len(missing)} items are in no shard: {missing[:8]}")
+            raise CheckpointError(f"{counted(len(missing), 'item is', 'items are')} in no shard: {missing[:8]}")
         extra = _encode_extra_json(metadata, placement, taken_apart)
         entries = rows.encode_index_file(placed)
         records = tuple(file.record for file in shards)

@@ -21,6 +21,7 @@ from hyperpod_kit.checkpoint.tiers.base import HeldShard
 from hyperpod_kit.environment import HPK_ATTEMPT, HPK_CHECKPOINT_ROOT, HPK_FRESH, HPK_RESUME_FROM, HPK_RESUME_MEMORY
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.slurm import undecided
+from hyperpod_kit.untrusted.text import counted
 
 
 class ResumeFrom(NamedTuple):
@@ -272,7 +273,7 @@ def _describe_world_mismatch_or_missing_rank(tiers: Sequence[dict[str, HeldShard
     it can."""
     world = next(shard_copy.world for parts in tiers for shard_copy in parts.values())
     if world != len(tiers):
-        return f"never committed, and captured by {world} ranks: this run has {len(tiers)}"
+        return f"never committed, and captured by {counted(world, 'rank')}: this run has {len(tiers)}"
     missing = [rank for rank, parts in enumerate(tiers) if not parts]
     if missing:
         return f"never committed, and gone or incomplete on rank {missing[0]}"

@@ -33,6 +33,7 @@ from hyperpod_kit.checkpoint.agent.reports.save_failures import NO_SLOT, Tally
 from hyperpod_kit.checkpoint.saves.handle import Handle, SaveState
 from hyperpod_kit.checkpoint.saves.save_schedule import Tier
 from hyperpod_kit.errors import CheckpointError, RunIsOwned
+from hyperpod_kit.untrusted.text import counted
 
 log = logging.getLogger("hyperpod_kit.checkpoint")
 
@@ -135,7 +136,7 @@ class Saves:
                 return CheckpointError(f"no save reaches storage: {self.stalled}", hint=again)
             if self._settings.most is not None and self._tally.broken >= self._settings.most:
                 return CheckpointError(
-                    f"{self._tally.in_a_row} saves in a row failed, the last: {self._last}; "
+                    f"{counted(self._tally.in_a_row, 'save', 'saves in a row')} failed, the last: {self._last}; "
                     f"{self._tally.describe_failures_and_newest_durable().rpartition('; ')[2]}",
                     hint=(
                         f"repair {self._settings.root}, then {again}; Manager(max_lost=None) continues training "

@@ -30,7 +30,7 @@ from hyperpod_kit.checkpoint.weights import weight_sources
 from hyperpod_kit.checkpoint.weights.weight_sources import ConvertedFrom, Match, SavedTensor, Sources
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint
 from hyperpod_kit.renamed import renamed_arguments, renamed_fields
-from hyperpod_kit.untrusted.text import clean_one_line, replace_unprintable
+from hyperpod_kit.untrusted.text import clean_one_line, counted, replace_unprintable
 
 
 @renamed_fields(attempt="checkpoint_id")
@@ -75,7 +75,7 @@ class LoadedWeights:
             "unexpected there": self.unexpected,
             "left out on purpose": self.dropped,
         }
-        counts = f"{len(self.loaded)} tensors loaded, {len(self.converted)} converted"
+        counts = f"{counted(len(self.loaded), 'tensor')} loaded, {len(self.converted)} converted"
         head = f"step {self.step} ({self.checkpoint_id}): {counts}"
         lines = [
             f"{len(names)} {label}: {', '.join(map(clean_one_line, names))}" for label, names in lists.items() if names

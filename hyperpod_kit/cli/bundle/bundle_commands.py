@@ -10,6 +10,7 @@ import click
 from hyperpod_kit.cli.terminal.options import config_argument, json_option
 from hyperpod_kit.cli.terminal.output import print_json, print_text, print_to_stderr, progress_bar
 from hyperpod_kit.untrusted.dataclass_json import dataclass_to_json
+from hyperpod_kit.untrusted.text import counted
 
 if TYPE_CHECKING:
     from hyperpod_kit.bundle.render import Bundle
@@ -56,7 +57,7 @@ def render(config: Path, output: Path, check: bool, as_json: bool) -> int:
         )
     else:
         print_to_stderr(
-            f"bundle {bundle.bundle_id}: {len(bundle.files)} files, {bundle.size / 1024:.0f} KiB in {output}"
+            f"bundle {bundle.bundle_id}: {counted(len(bundle.files), 'file')}, {bundle.size / 1024:.0f} KiB in {output}"
         )
         print_to_stderr(f"next: hyperpod-kit upload {config}")
     return 0
@@ -83,7 +84,7 @@ def _compare_output_directory_and_print(bundle: Bundle, config: Path, output: Pa
     else:
         for line in difference.lines():
             print_text(line)
-        print_to_stderr(f"{output} is not bundle {bundle.bundle_id}: {len(difference)} files would change")
+        print_to_stderr(f"{output} is not bundle {bundle.bundle_id}: {counted(len(difference), 'file')} would change")
         print_to_stderr(f"next: hyperpod-kit render {config} --out {output}")
     if difference:
         return 1
@@ -146,7 +147,7 @@ def upload(config: Path, as_json: bool, dry_run: bool) -> None:
         )
     elif done.sent:
         print_to_stderr(
-            f"uploaded bundle {done.bundle_id} to {done.uri}: {done.sent} files sent "
+            f"uploaded bundle {done.bundle_id} to {done.uri}: {counted(done.sent, 'file')} sent "
             f"({done.sent_bytes / 1024:.0f} KiB), {done.present} there already, all verified"
         )
         print_to_stderr(f"next: hyperpod-kit create-cluster {config}")

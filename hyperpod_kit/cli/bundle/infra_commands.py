@@ -22,6 +22,7 @@ from hyperpod_kit.command_line.tables import Column, TextTable
 from hyperpod_kit.errors import Absent
 from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.untrusted import by_descriptor
+from hyperpod_kit.untrusted.text import counted
 
 if TYPE_CHECKING:
     from hyperpod_kit.config.settings.settings import Settings
@@ -89,7 +90,7 @@ def template(config: Path, form: str, output: Optional[Path], checked: bool, as_
             by_descriptor.write_text(output, text)
         except OSError as err:
             raise Absent(f"cannot write {output}: {err.strerror}") from err
-        print_to_stderr(f"wrote {output}: {sum(len(part.resources) for part in template_parts)} resources")
+        print_to_stderr(f"wrote {output}: {counted(sum(len(part.resources) for part in template_parts), 'resource')}")
     for sentence in describe_omissions(settings):
         print_to_stderr(sentence)
     print_to_stderr(_sentence_with_deploy_command(settings, template_parts, form, output))
@@ -153,7 +154,10 @@ def _compare_account_and_print(settings: Settings, template_parts: list[Template
                 grid.add_row(table_cell(head[0]), table_cell(head[1], STYLES.get(head[1], "")), table_cell(line))
         print_table(grid)
         if other_findings:
-            print_to_stderr(f"{other_findings} more findings concern other resources: see hyperpod-kit validate --aws")
+            print_to_stderr(
+                f"{counted(other_findings, 'more finding concerns', 'more findings concern')} other resources: see "
+                "hyperpod-kit validate --aws"
+            )
     states = {row.state for row in rows}
     if states & {MISSING, DIFFERS}:
         return ExitCode.PROBLEM

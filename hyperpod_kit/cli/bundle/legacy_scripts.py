@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Optional
 from hyperpod_kit.cli.terminal.output import print_to_stderr
 from hyperpod_kit.errors import HyperpodKitError, UsageError
 from hyperpod_kit.untrusted import by_descriptor
+from hyperpod_kit.untrusted.text import counted
 
 if TYPE_CHECKING:
     from hyperpod_kit.config.importing.legacy_scripts import LegacyScripts
@@ -36,7 +37,7 @@ def classify_s3_scripts_downloading_if_directory(
     sizes = bucket.sizes_by_relative_key(prefix)
     # The names are another's: one of `..` must not lead out of the directory.
     paths = [path for path in sizes if PATH_PATTERN.fullmatch(path)]
-    print_to_stderr(f"lifecycle scripts at {source}: {len(sizes)} files")
+    print_to_stderr(f"lifecycle scripts at {source}: {counted(len(sizes), 'file')}")
     for path in sorted(set(sizes) - set(paths)):
         print_to_stderr(f"not carried over: {path!r} at {source}: a file of a bundle cannot have this name")
     if directory is not None:
@@ -69,7 +70,7 @@ def classify_legacy_scripts_in_directory(directory: Path, entry: str, config: Pa
         raise UsageError(f"{directory}: {err.strerror}") from err
     if not paths:
         raise UsageError(f"{directory} holds no files", hint="specify the directory with the lifecycle scripts")
-    print_to_stderr(f"lifecycle scripts in {directory}: {len(paths)} files")
+    print_to_stderr(f"lifecycle scripts in {directory}: {counted(len(paths), 'file')}")
     return classify_scripts(paths, contents, _relative_to_config(directory, config), entry)
 
 

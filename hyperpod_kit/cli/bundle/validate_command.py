@@ -14,6 +14,7 @@ from hyperpod_kit.command_line.explaining import print_explain_line
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.untrusted.dataclass_json import dataclass_to_json
+from hyperpod_kit.untrusted.text import counted
 
 if TYPE_CHECKING:
     from hyperpod_kit.config.load import Checked
@@ -146,7 +147,7 @@ def _print_findings(config: Path, findings: Sequence[Finding]) -> None:
 def _summary_line(checked: Checked, shown: Sequence[Finding], hidden: int, facts: Optional[AccountFacts]) -> str:
     """The last line: how many findings, or what the configuration is."""
     counts = {level: sum(finding.severity == level for finding in shown) for level in COLOURS}
-    numbers = [_count_with_noun(counts["error"], "error"), _count_with_noun(counts["warning"], "warning")]
+    numbers = [counted(counts["error"], "error"), counted(counts["warning"], "warning")]
     if counts["info"]:
         numbers += [f"{counts['info']} info"]
     if hidden:
@@ -163,15 +164,7 @@ def _summary_line(checked: Checked, shown: Sequence[Finding], hidden: int, facts
     if notes:
         notes_text = f"; {', '.join(notes)}"
     return (
-        f"{checked.path} is valid: cluster {cluster.name}, {_count_with_noun(nodes, 'node')} in "
-        f"{_count_with_noun(len(cluster.groups), 'group')}, {_count_with_noun(len(checked.settings.mounts), 'mount')}, "
+        f"{checked.path} is valid: cluster {cluster.name}, {counted(nodes, 'node')} in "
+        f"{counted(len(cluster.groups), 'group')}, {counted(len(checked.settings.mounts), 'mount')}, "
         f"{cluster.lifecycle_mode}{caller_text}" + notes_text
     )
-
-
-def _count_with_noun(number: int, noun: str) -> str:
-    if number == 1:
-        form = noun
-    else:
-        form = noun + "s"
-    return f"{number} {form}"

@@ -22,7 +22,7 @@ from hyperpod_kit.cli.terminal.output import (
 )
 from hyperpod_kit.command_line.tables import Column, TextTable
 from hyperpod_kit.untrusted.terminal import LONGEST_LINE, indent_continuation_lines
-from hyperpod_kit.untrusted.text import clean_one_line
+from hyperpod_kit.untrusted.text import clean_one_line, counted
 
 if TYPE_CHECKING:
     from hyperpod_kit.cluster.state import ClusterState
@@ -254,7 +254,8 @@ def delete_cluster(
             print_json("delete-cluster", {**summary, "status": "gone", "nodes": 0, **first.to_dict()})
         return
     count = sum(sum(group.nodes.values()) for group in state.groups)
-    lost = f"cluster {name} in {sagemaker.region} with its {count} nodes and everything on their own disks"
+    nodes_text = counted(count, "node and everything on its own disks", "nodes and everything on their own disks")
+    lost = f"cluster {name} in {sagemaker.region} with its {nodes_text}"
     is_going = state.status == "Deleting"
     names = (
         []

@@ -15,7 +15,7 @@ from hyperpod_kit.cli.cluster.waiting import interval_option
 from hyperpod_kit.cli.terminal.options import cluster_options, json_option, resolve_cluster
 from hyperpod_kit.cli.terminal.output import print_json, print_json_line, print_styled, print_to_stderr
 from hyperpod_kit.cluster.times import format_utc
-from hyperpod_kit.untrusted.text import shortened
+from hyperpod_kit.untrusted.text import counted, shortened
 
 if TYPE_CHECKING:
     from hyperpod_kit.cluster.events import Event
@@ -116,7 +116,7 @@ def events(
         advice = ""
         if len(fetched) == limit:
             advice = " (--limit 0 for all)"
-        print_to_stderr(f"{len(fetched)} events of cluster {chosen.name}" + advice)
+        print_to_stderr(f"{counted(len(fetched), 'event')} of cluster {chosen.name}" + advice)
         return
     shown_ids: set[str] = set()
     while True:

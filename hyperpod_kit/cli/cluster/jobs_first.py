@@ -11,6 +11,7 @@ import click
 from hyperpod_kit.cli.cluster.ssh_options import ssh_options
 from hyperpod_kit.cli.terminal.output import print_to_stderr
 from hyperpod_kit.errors import HyperpodKitError, Unreachable, UsageError
+from hyperpod_kit.untrusted.text import counted
 
 if TYPE_CHECKING:
     from hyperpod_kit.remote.draining.vacate import NodeJob, Vacated
@@ -111,7 +112,7 @@ class JobsFirst:
         for job in self.jobs[:MOST_SHOWN]:
             print_to_stderr(job.to_line())
         if len(self.jobs) > MOST_SHOWN:
-            print_to_stderr(f"and {len(self.jobs) - MOST_SHOWN} more jobs (--json lists all)")
+            print_to_stderr(f"and {counted(len(self.jobs) - MOST_SHOWN, 'more job')} (--json lists all)")
         if not self.jobs:
             print_to_stderr(f"no job runs on {nodes_text}")
 
@@ -124,17 +125,14 @@ class JobsFirst:
             return "It is not known which jobs run there. "
         if not self.jobs:
             return ""
-        if len(self.jobs) == 1:
-            count, fate = "1 job runs on", "the command waits for it"
-        else:
-            count, fate = f"{len(self.jobs)} jobs run on", "the command waits for them"
+        count = counted(len(self.jobs), "job runs on", "jobs run on")
         if aws_chooses:
             return (
                 f"{count} nodes of which AWS deletes some (--when-idle or --drain deletes idle ones first, and waits). "
             )
         if not self.is_requested:
             return f"{count} these nodes and will be ended (--when-idle or --drain waits). "
-        return f"{count} these nodes; {fate}. "
+        return f"{count} these nodes; the command waits until no job runs there. "
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form; `jobs` is null where they could not be listed."""
@@ -171,7 +169,7 @@ class JobsFirst:
 
         if vacated is None or not vacated.drained:
             return
-        print_to_stderr(f"waiting until {len(vacated.drained)} nodes are back")
+        print_to_stderr(f"waiting until {counted(len(vacated.drained), 'node is', 'nodes are')} back")
         try:
             # The controller may have been restarted with them.
             self._runner = self._stack.enter_context(open_runner_for_slurm(cluster, self.ssh))

@@ -21,7 +21,7 @@ from hyperpod_kit.cli.terminal.output import (
 )
 from hyperpod_kit.command_line.tables import Column, TextTable
 from hyperpod_kit.errors import Unreachable, UsageError
-from hyperpod_kit.untrusted.text import clean_one_line
+from hyperpod_kit.untrusted.text import clean_one_line, counted
 
 if TYPE_CHECKING:
     from hyperpod_kit.cluster.nodes import ClusterNode
@@ -60,7 +60,7 @@ def list_clusters(region: Optional[str], as_json: bool) -> None:
         )
     if clusters:
         print_table(grid)
-    print_to_stderr(f"{len(clusters)} clusters in {sagemaker.region}")
+    print_to_stderr(f"{counted(len(clusters), 'cluster')} in {sagemaker.region}")
 
 
 @click.command("list-cluster-nodes")
@@ -120,10 +120,10 @@ def list_cluster_nodes(
         (print_json if watch is None else print_json_line)("list-cluster-nodes", _nodes_to_json(chosen.name, nodes))
     else:
         _print_nodes(chosen.name, nodes)
-        among = ""
+        count = counted(len(nodes), "node")
         if groups or requested_states:
-            among = f" of {len(every)}"
-        print_to_stderr(f"{len(nodes)}{among} nodes, {sum(1 for node in nodes if node.status == 'Running')} running")
+            count = f"{len(nodes)} of {counted(len(every), 'node')}"
+        print_to_stderr(f"{count}, {sum(1 for node in nodes if node.status == 'Running')} running")
     while watch is not None:
         time.sleep(watch)
         try:

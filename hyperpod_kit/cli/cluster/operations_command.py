@@ -12,7 +12,7 @@ from hyperpod_kit.cli.terminal.output import print_json, print_table, print_text
 from hyperpod_kit.cluster.times import format_utc
 from hyperpod_kit.command_line.tables import TextTable
 from hyperpod_kit.untrusted.terminal import LONGEST_LINE
-from hyperpod_kit.untrusted.text import clean_one_line
+from hyperpod_kit.untrusted.text import clean_one_line, counted
 
 STATUSES = ("InProgress", "Superseded", "Done")
 KINDS = ("Scaling", "DeepHealthCheck")
@@ -64,7 +64,7 @@ def operations(
         return
     if newest_operations:
         _print_operations(newest_operations)
-    print_to_stderr(f"{len(newest_operations)} operations of cluster {chosen.name}")
+    print_to_stderr(f"{counted(len(newest_operations), 'operation')} of cluster {chosen.name}")
 
 
 def describe_operation(operation: Mapping[str, Any]) -> list[str]:

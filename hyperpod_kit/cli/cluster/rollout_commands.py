@@ -21,6 +21,7 @@ from hyperpod_kit.cli.terminal.lazy import SummaryGroup
 from hyperpod_kit.cli.terminal.options import Cluster, config_argument, json_option
 from hyperpod_kit.cli.terminal.output import print_json, print_table, print_to_stderr, progress_bar
 from hyperpod_kit.errors import Absent, ClusterError, UsageError, WaitTimeout
+from hyperpod_kit.untrusted.text import counted
 
 if TYPE_CHECKING:
     from hyperpod_kit.aws.s3 import Bucket
@@ -334,7 +335,7 @@ def _query_bundles(
 ) -> list[NodeBundle]:
     from hyperpod_kit.remote.diagnosis.installed_bundles import query_bundles
 
-    with progress_bar(f"querying {len(targets)} nodes", len(targets)) as advance:
+    with progress_bar(f"querying {counted(len(targets), 'node')}", len(targets)) as advance:
         return query_bundles(targets, connect, timeout=ssh.command_timeout, progress=lambda _: advance(1))
 
 
@@ -375,7 +376,8 @@ def _roll(
             return _end(report, request)
         if plan.batches:
             require_confirmation(
-                f"{_jobs_question_prefix(first)}Switch {plan.count} nodes in {len(plan.batches)} batches?",
+                f"{_jobs_question_prefix(first)}Switch {counted(plan.count, 'node')} in "
+                f"{counted(len(plan.batches), 'batch', 'batches')}?",
                 yes=request.yes,
             )
         if was_paused:

@@ -16,6 +16,7 @@ from hyperpod_kit.cli.terminal.output import print_json, print_table, print_to_s
 from hyperpod_kit.command_line.tables import Column, TextTable
 from hyperpod_kit.errors import ClusterError
 from hyperpod_kit.untrusted.dataclass_json import dataclass_to_json
+from hyperpod_kit.untrusted.text import counted
 
 if TYPE_CHECKING:
     from hyperpod_kit.cluster.software import NodeSoftware
@@ -101,9 +102,9 @@ def update_software(
     _require_slurm_state_survives_update(chosen, meant, forget_jobs)
     _require_lifecycle_scripts_in_s3(software.groups_by_lifecycle_script(live, meant), chosen.region)
     require_confirmation(
-        f"{first.confirmation_question_prefix()}Swap the root volumes of {len(nodes)} nodes "
+        f"{first.confirmation_question_prefix()}Swap the root volumes of {counted(len(nodes), 'node')} "
         f"({', '.join(meant)})? Whatever "
-        "runs on them ends, and everything on their own disks is lost.",
+        "runs there ends, and everything on the nodes' own disks is lost.",
         yes=yes,
     )
     vacated = first.vacate_if_requested(names, "update-software")
@@ -112,7 +113,7 @@ def update_software(
     except BaseException:
         first.undrain_nodes(vacated)
         raise
-    print_to_stderr(f"the software of {len(nodes)} nodes of cluster {chosen.name} is being updated")
+    print_to_stderr(f"the software of {counted(len(nodes), 'node')} of cluster {chosen.name} is being updated")
     if not (then_wait or first.is_requested):
         print_to_stderr(f"next: hyperpod-kit wait {cluster_arguments(chosen.name, chosen.region)}")
         return 0

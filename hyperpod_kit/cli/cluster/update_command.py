@@ -17,6 +17,7 @@ from hyperpod_kit.cli.terminal.output import print_json, print_table, print_to_s
 from hyperpod_kit.command_line.tables import Column, TextTable
 from hyperpod_kit.errors import ClusterError
 from hyperpod_kit.untrusted.dataclass_json import dataclass_to_json
+from hyperpod_kit.untrusted.text import counted
 
 if TYPE_CHECKING:
     from hyperpod_kit.cluster.nodes import ClusterNode
@@ -111,11 +112,12 @@ def update_cluster(
         update.require_aws_would_accept_update(live, update_plan)
         if update_plan.destroyed_node_count:
             beginning = first.confirmation_question_prefix(aws_chooses=not first.is_requested)
-            require_confirmation(
-                f"{beginning}{update_plan.destroyed_node_count} nodes and everything on their own disks will be "
-                "deleted. Continue?",
-                yes=yes,
+            loss = counted(
+                update_plan.destroyed_node_count,
+                "node and everything on its own disks",
+                "nodes and everything on their own disks",
             )
+            require_confirmation(f"{beginning}{loss} will be deleted. Continue?", yes=yes)
         if planned.bundle is not None:
             bucket = Bucket(planned.bundle.bucket, settings.cluster.region, connections=THREADS)
             require_uploaded(planned.bundle, bucket)
@@ -216,7 +218,7 @@ def print_changes(update_plan: Update) -> None:
     for change in update_plan.changes:
         loss = ""
         if change.destroys:
-            loss = f"deletes {change.destroys} nodes"
+            loss = f"deletes {counted(change.destroys, 'node')}"
         note = "; ".join(filter(None, (change.note, loss)))
         note_text = ""
         if note:

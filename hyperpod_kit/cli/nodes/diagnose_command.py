@@ -13,7 +13,7 @@ from hyperpod_kit.cli.cluster.ssh_options import make_live_cluster, ssh_options
 from hyperpod_kit.cli.terminal.options import cluster_and_nodes_options, json_option, resolve_cluster
 from hyperpod_kit.cli.terminal.output import print_json, print_text, print_to_stderr, progress_bar
 from hyperpod_kit.untrusted.terminal import LONGEST_LINE, indent_continuation_lines
-from hyperpod_kit.untrusted.text import clean_one_line
+from hyperpod_kit.untrusted.text import clean_one_line, counted
 
 if TYPE_CHECKING:
     from hyperpod_kit.remote.diagnosis.cluster_diagnosis import ClusterDiagnosis
@@ -76,7 +76,7 @@ def diagnose(
     count = len(case.targets)
     with open_ssh_or_ssm_connector(
         live, ssh, [target for target, _ in case.targets], print_to_stderr
-    ) as connect, progress_bar(f"querying {count} nodes", count) as advance:
+    ) as connect, progress_bar(f"querying {counted(count, 'node')}", count) as advance:
         diagnosis = case.diagnose(connect, ssh.command_timeout, lambda done: advance(1))
     if as_json:
         print_json("diagnose", diagnosis.to_dict())
@@ -103,7 +103,8 @@ def _print_diagnosis(diagnosis: ClusterDiagnosis, with_log: bool) -> None:
             print_text(f"  {recognised.cause.code}: {recognised.cause.meaning}\n  do: {recognised.cause.remedy}")
     for few in diagnosis.few:
         print_text(
-            f"{few.group}: {few.desired} nodes requested, {few.listed} listed by AWS, cluster {diagnosis.status}"
+            f"{few.group}: {counted(few.desired, 'node')} requested, {few.listed} listed by AWS, "
+            f"cluster {diagnosis.status}"
         )
     if diagnosis.few:
         print_text("  do: run hyperpod-kit events for the reason, and hyperpod-kit wait to follow the progress")
@@ -116,10 +117,10 @@ def _print_diagnosis(diagnosis: ClusterDiagnosis, with_log: bool) -> None:
                 print_text(f"    {clean_one_line(line, LONGEST_LINE)}")
     sick = sum(not node.healthy for node in diagnosis.nodes)
     sent_count = sum(node.sent_at > 0 for node in diagnosis.nodes)
-    sent = f" ({sent_count} of them by their reports in CloudWatch)" if sent_count else ""
+    sent = f" ({sent_count} of them by reports in CloudWatch)" if sent_count else ""
     missing = sum(shortage.desired - shortage.listed for shortage in diagnosis.few)
     state_text = "no problems found"
     if sick or missing:
         state_text = f"{sick} unhealthy"
     missing_text = f", {missing} missing" if missing else ""
-    print_to_stderr(f"{len(diagnosis.nodes)} nodes: {state_text}{missing_text}{sent}")
+    print_to_stderr(f"{counted(len(diagnosis.nodes), 'node')}: {state_text}{missing_text}{sent}")

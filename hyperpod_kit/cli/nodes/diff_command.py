@@ -11,6 +11,7 @@ from hyperpod_kit.cli.cluster.ssh_options import make_live_cluster, ssh_options
 from hyperpod_kit.cli.terminal.options import Cluster, config_argument, json_option
 from hyperpod_kit.cli.terminal.output import print_json, print_table, print_text, print_to_stderr, progress_bar
 from hyperpod_kit.errors import Absent, AwsError, HyperpodKitError, Unreachable, UsageError
+from hyperpod_kit.untrusted.text import counted
 
 if TYPE_CHECKING:
     from hyperpod_kit.aws.s3 import Bucket
@@ -121,7 +122,7 @@ def _query_installed_bundles(cluster: LiveCluster, ssh: SshSettings) -> list[Nod
 
     targets = cluster.list_targets()
     with open_ssh_or_ssm_connector(cluster, ssh, targets, print_to_stderr) as connect, progress_bar(
-        f"querying {len(targets)} nodes", len(targets)
+        f"querying {counted(len(targets), 'node')}", len(targets)
     ) as advance:
         return query_bundles(targets, connect, timeout=ssh.command_timeout, progress=lambda node_bundle: advance(1))
 

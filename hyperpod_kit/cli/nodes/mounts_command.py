@@ -11,6 +11,7 @@ import click
 from hyperpod_kit.cli.cluster.ssh_options import make_live_cluster, ssh_options
 from hyperpod_kit.cli.terminal.options import cluster_options, json_option, resolve_cluster
 from hyperpod_kit.cli.terminal.output import print_to_stderr, progress_bar
+from hyperpod_kit.untrusted.text import counted
 
 if TYPE_CHECKING:
     from hyperpod_kit.remote.target import SshSettings
@@ -94,7 +95,7 @@ def validate_mounts(
             live,
             transport,
             max_age,
-            lambda count: progress_bar(f"querying {count} nodes {transport.description}", count),
+            lambda count: progress_bar(f"querying {counted(count, 'node')} {transport.description}", count),
         )
         if watch is not None:
             print_first_status_then_changes(shown, poll_fleet(once, watch))

@@ -15,6 +15,7 @@ from hyperpod_kit.cli.terminal.options import Cluster, cluster_options, json_opt
 from hyperpod_kit.cli.terminal.output import print_json, print_text, print_to_stderr, progress_bar
 from hyperpod_kit.errors import ConfigError
 from hyperpod_kit.exit_codes import ExitCode
+from hyperpod_kit.untrusted.text import counted
 from hyperpod_kit.version import version
 
 if TYPE_CHECKING:
@@ -135,9 +136,9 @@ def _add_nodes(
     if not named:
         chosen = collecting.choose_nodes(targets)
     if len(chosen) < len(targets):
-        archive.leave_out(f"{len(targets) - len(chosen)} more nodes", "not queried: select nodes with --node")
+        archive.leave_out(counted(len(targets) - len(chosen), "more node"), "not queried: select nodes with --node")
     connect = stack.enter_context(open_ssh_or_ssm_connector(live, ssh, chosen, print_to_stderr))
-    with progress_bar(f"querying {len(chosen)} nodes", len(chosen)) as advance:
+    with progress_bar(f"querying {counted(len(chosen), 'node')}", len(chosen)) as advance:
         silent = collecting.add_nodes(
             archive, chosen, connect, timeout=ssh.command_timeout, progress=lambda files: advance(1)
         )

@@ -12,6 +12,7 @@ from hyperpod_kit.cli.terminal.lazy import SummaryGroup
 from hyperpod_kit.cli.terminal.options import alert_options, json_option
 from hyperpod_kit.command_line.tables import Column, TextTable, format_utc
 from hyperpod_kit.errors import Absent, RunError, Unreachable, UsageError
+from hyperpod_kit.untrusted.text import counted
 
 if TYPE_CHECKING:
     from hyperpod_kit.storage.alerts.outbox import AlertReport
@@ -65,7 +66,8 @@ def import_(kind: str, places: tuple[Path, ...], ledger: Path, as_json: bool) ->
         print_json("storage audit import", {"files": len(log_files), "records": records, "gaps": gaps, "again": again})
     else:
         print_text(
-            f"{len(log_files):,} files: {records:,} new records, {gaps:,} new gaps, {again:,} records already present"
+            f"{counted(len(log_files), 'file', spec=',')}: {counted(records, 'new record', spec=',')}, "
+            f"{counted(gaps, 'new gap', spec=',')}, {counted(again, 'record', spec=',')} already present"
         )
     return 0
 
@@ -116,7 +118,7 @@ def jobs(given: Optional[Path], since: str, ledger: Path, as_json: bool) -> int:
     if as_json:
         print_json("storage audit jobs", {"jobs": count})
     else:
-        print_text(f"{count:,} jobs and nodes")
+        print_text(counted(count, "pair of job and node", "pairs of job and node", spec=","))
     return 0
 
 
@@ -194,7 +196,8 @@ def verify(ledger: Path, alerts: Optional[Path], alerts_state: Optional[Path], a
         print_json("storage audit verify", {**verdict._asdict(), "ok": verdict.broken is None, **report})
     elif verdict.broken is None:
         print_text(
-            f"{verdict.rows:,} rows are intact; {verdict.removed:,} older rows were removed by `retain`; "
+            f"{counted(verdict.rows, 'row is', 'rows are', spec=',')} intact; "
+            f"{counted(verdict.removed, 'older row was', 'older rows were', spec=',')} removed by `retain`; "
             f"last digest {verdict.last}"
         )
     else:
@@ -249,10 +252,10 @@ def retain(older_than: str, dry_run: bool, ledger: Path, as_json: bool) -> int:
     if as_json:
         print_json("storage audit retain", {"removed": count, "dry_run": dry_run})
     else:
-        verb = "were removed"
+        verb = "removed"
         if dry_run:
             verb = "would be removed"
-        print_text(f"{count:,} records {verb}")
+        print_text(f"{counted(count, 'record', spec=',')} {verb}")
     return 0
 
 
@@ -311,6 +314,6 @@ def _print_audit_rows_and_gaps(matches: AuditResult, as_json: bool) -> None:
     for gap in matches.gaps[:20]:
         print_to_stderr(f"gap: {gap.host + ': ' if gap.host else ''}{gap.why}")
     if len(matches.gaps) > 20:
-        print_to_stderr(f"and {len(matches.gaps) - 20:,} more gaps; --json lists them")
+        print_to_stderr(f"and {counted(len(matches.gaps) - 20, 'more gap', spec=',')}; --json lists them")
     if matches.more:
         print_to_stderr("there are more rows: increase --limit")

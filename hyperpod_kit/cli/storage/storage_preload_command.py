@@ -14,6 +14,7 @@ import click
 from hyperpod_kit.cli.terminal.options import json_option
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.untrusted.dataclass_json import dataclass_to_json
+from hyperpod_kit.untrusted.text import counted
 
 if TYPE_CHECKING:
     from hyperpod_kit.storage.preload.run import PreloadResult
@@ -103,7 +104,7 @@ def preload(
             )
         else:
             print_text(
-                f"{len(listed.files):,} files, {format_size(listed.total_bytes)}: "
+                f"{counted(len(listed.files), 'file', spec=',')}, {format_size(listed.total_bytes)}: "
                 + ", ".join(f"{n:,} {way}" for way, n in counts.items())
             )
         if listed.unread:
@@ -193,7 +194,7 @@ def _print_preload_result(done: PreloadResult) -> None:
     from hyperpod_kit.cli.views.storage_usage_show import format_size
 
     for way, count in done.ways.items():
-        print_text(f"{count:,} files {way}")
+        print_text(f"{counted(count, 'file', spec=',')} {way}")
     for path, reason in list(done.failed.items())[:20]:
         print_to_stderr(f"{path}: {reason}")
     if len(done.failed) > 20:

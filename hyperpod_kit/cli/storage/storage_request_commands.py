@@ -13,6 +13,7 @@ from hyperpod_kit.cli.terminal.lazy import SummaryGroup
 from hyperpod_kit.cli.terminal.options import json_option
 from hyperpod_kit.command_line.tables import Column, TextTable
 from hyperpod_kit.errors import HyperpodKitError, UsageError
+from hyperpod_kit.untrusted.text import counted
 
 if TYPE_CHECKING:
     from hyperpod_kit.storage.quota.request_box import PendingRequest
@@ -256,7 +257,7 @@ def _print_requests(waiting: list[dict[str, Any]], decided: list[QuotaDecision])
         if hard:
             parts.append(format_size(hard))
         if files:
-            parts.append(f"{files:,} files")
+            parts.append(counted(files, "file", spec=","))
         return ", ".join(parts) or "no limit"
 
     grid = TextTable(

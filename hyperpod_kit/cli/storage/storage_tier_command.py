@@ -9,6 +9,7 @@ import click
 from hyperpod_kit.cli.terminal.options import json_option
 from hyperpod_kit.command_line.tables import Column, TextTable
 from hyperpod_kit.errors import UsageError
+from hyperpod_kit.untrusted.text import counted
 
 if TYPE_CHECKING:
     from hyperpod_kit.storage.tier.fsx_release import FsxRelease
@@ -104,7 +105,7 @@ def tier(
         )
     elif not dry_run:
         print_text(
-            f"{len(done.removed):,} checkpoints removed or released, "
+            f"{counted(len(done.removed), 'checkpoint', spec=',')} removed or released, "
             f"{format_size(sum(checkpoint.size for checkpoint in done.removed))}"
         )
     for path, reason in (*planned.failed, *done.retained):

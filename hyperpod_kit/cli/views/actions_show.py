@@ -7,6 +7,7 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Callable, Optional, Sequence
 
 from hyperpod_kit.cli.terminal.output import print_json, print_text, print_to_stderr, progress_bar
+from hyperpod_kit.untrusted.text import counted
 
 if TYPE_CHECKING:
     from hyperpod_kit.remote.target import NodeTarget
@@ -30,7 +31,7 @@ def query_and_print_root_actions(
     from hyperpod_kit.remote.diagnosis.actions import query_actions_done_as_root
 
     begin = (since or datetime.now(timezone.utc) - A_DAY).timestamp()
-    with progress_bar(f"querying {len(targets)} nodes", len(targets)) as advance:
+    with progress_bar(f"querying {counted(len(targets), 'node')}", len(targets)) as advance:
         responses = query_actions_done_as_root(
             targets, connect, begin, timeout=timeout, progress=lambda node_actions: advance(1)
         )
@@ -66,7 +67,7 @@ def query_and_print_root_actions(
             f"{node_actions.target.group} {node_actions.target.instance_id} could not be queried: {node_actions.error}"
         )
     print_to_stderr(
-        f"{len(lines)} actions on {len(responses) - len(silent)} of {len(responses)} nodes since "
+        f"{counted(len(lines), 'action')} on {len(responses) - len(silent)} of {len(responses)} nodes since "
         f"{datetime.fromtimestamp(begin, timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
     )
     if silent:

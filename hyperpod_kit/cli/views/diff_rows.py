@@ -14,6 +14,7 @@ from hyperpod_kit.cli.terminal.output import table_cell
 from hyperpod_kit.command_line.tables import Column, TextTable, format_utc
 from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.untrusted.dataclass_json import dataclass_to_json
+from hyperpod_kit.untrusted.text import counted
 
 if TYPE_CHECKING:
     from hyperpod_kit.bundle.compare import BundleDifference
@@ -160,7 +161,7 @@ def build_table(bundle: Bundle, rows: Sequence[DiffRow]) -> TextTable:
 def change_lines(changes: Mapping[str, BundleDifference]) -> Iterator[str]:
     """Describe for people what lies between each other bundle and this configuration."""
     for identity, change in changes.items():
-        yield f"from {identity} to this configuration: {len(change)} file{'s' * (len(change) != 1)}"
+        yield f"from {identity} to this configuration: {counted(len(change), 'file')}"
         lines = list(change.lines())
         yield from (f"  {line}" for line in lines[:SHOWN])
         if len(lines) > SHOWN:
@@ -171,7 +172,7 @@ def summary(rows: Sequence[DiffRow]) -> str:
     """Summarise the rows in one sentence."""
     counts = {state: sum(row.state == state for row in rows) for state in dict.fromkeys(row.state for row in rows)}
     if set(counts) == {"same"}:
-        return f"the same in all {len(rows)} place{'s' * (len(rows) != 1)}"
+        return f"the same in all {counted(len(rows), 'place')}"
     return ", ".join(f"{count} {state}" for state, count in counts.items())
 
 

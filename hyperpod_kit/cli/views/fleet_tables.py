@@ -17,7 +17,7 @@ from hyperpod_kit.remote.fleet.fleet_view import (
     format_duration,
 )
 from hyperpod_kit.remote.reports.groups import format_shortened_hostlist
-from hyperpod_kit.untrusted.text import shortened
+from hyperpod_kit.untrusted.text import counted, shortened
 
 FEW = 12
 """Nodes that have a row each; of more, those of one group that are alike have one row."""
@@ -57,7 +57,7 @@ def summarize(view: FleetView) -> str:
     sick = sum(job.severity is Severity.FAULT for job in view.jobs)
     wrong = f", {sick} with a fault" if sick else ""
     nodes, jobs = len(view.nodes), len(view.jobs)
-    return f"{nodes} node{'s' * (nodes != 1)}: {found or 'none'}; {jobs} job{'s' * (jobs != 1)}{wrong}"
+    return f"{counted(nodes, 'node')}: {found or 'none'}; {counted(jobs, 'job')}{wrong}"
 
 
 def _lines_cell(lines: Sequence[str], style: str = "") -> list[Cell]:
@@ -195,7 +195,7 @@ def describe_lost(job: FleetJob) -> str:
     causes = sorted(job.lost.items(), key=lambda entry: -entry[1])[:3]
     parts = [f"{cause} {seconds / 3600:.1f} h" for cause, seconds in causes if seconds >= 180]
     if job.lost_steps:
-        parts.append(f"{job.lost_steps} steps")
+        parts.append(counted(job.lost_steps, "step"))
     return ", ".join(parts) or "-"
 
 

@@ -12,6 +12,7 @@ from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.remote.rollout.batches import RolloutPlan, runs_it
 from hyperpod_kit.remote.rollout.node_switch import NodeSwitch, SwitchState
 from hyperpod_kit.remote.rollout.record import RolloutRecord, RolloutState
+from hyperpod_kit.untrusted.text import counted
 
 if TYPE_CHECKING:
     from hyperpod_kit.remote.diagnosis.installed_bundles import NodeBundle
@@ -105,7 +106,7 @@ class RolloutStanding:
         parts = [f"{count} of {len(self.nodes)} nodes run {self.bundle_id}"]
         silent = sum(bool(node.error) for node in self.nodes)
         if silent:
-            parts.append(f"{silent} do not answer")
+            parts.append(counted(silent, "does not answer", "do not answer"))
         if self.record is None:
             parts.append("no rollout is recorded")
         else:
@@ -136,7 +137,8 @@ def print_plan(report: RolloutReport) -> None:
     """Print the batches on stderr, and which nodes are left out."""
     plan = report.plan
     print_to_stderr(
-        f"{len(plan.same)} nodes of cluster {report.cluster} have the bundle; {plan.count} will be switched"
+        f"cluster {report.cluster}: {counted(len(plan.same), 'node has', 'nodes have')} the bundle; "
+        f"{plan.count} will be switched"
     )
     for number, batch in enumerate(plan.batches, 1):
         moves = ", ".join(

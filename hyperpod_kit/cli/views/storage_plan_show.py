@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hyperpod_kit.cli.terminal.output import print_json, print_table, print_text, print_to_stderr, table_cell
 from hyperpod_kit.command_line.tables import Column, TextTable
+from hyperpod_kit.untrusted.text import counted
 
 if TYPE_CHECKING:
     from hyperpod_kit.storage.plan.calibration import Calibration
@@ -34,7 +35,7 @@ def print_plan(storage_plan: Plan, as_json: bool) -> None:
     size = storage_plan.size
     parts = f"model {format_bytes(size.model)}, optimizer {format_bytes(size.optimizer)}"
     print_text(f"a checkpoint: {format_bytes(size.total)} ({parts}), {format_bytes(size.rank)} a rank")
-    print_text(f"written in {size.files} files at once, the largest {format_bytes(size.file)}")
+    print_text(f"written in {counted(size.files, 'file')} at once, the largest {format_bytes(size.file)}")
     if size.shared_memory:
         print_text(f"/dev/shm of each node: {format_bytes(size.shared_memory)} for two captures of each rank")
     print_text("assumed:")

@@ -15,6 +15,7 @@ from hyperpod_kit.cli.terminal.output import (
     table_cell,
 )
 from hyperpod_kit.command_line.tables import Column, TextTable, format_utc
+from hyperpod_kit.untrusted.text import counted
 
 if TYPE_CHECKING:
     from hyperpod_kit.storage.usage.ledger import UsageLedger
@@ -103,13 +104,11 @@ def growth_lines(report: UsageReport) -> list[str]:
 
     rate = report.growth
     if rate is None:
-        unit = "days"
-        if report.history_days == 1:
-            unit = "day"
-        days = f"{report.history_days} {unit}"
+        days = counted(report.history_days, "day")
         return [f"growth is unknown yet: {days} of history, and {growths.MIN_ROWS} are required"]
     low, likely, high = map(_format_signed_size, (rate.low, rate.likely, rate.high))
-    lines = [f"growth: {likely} a day ({low} to {high}, four times out of five), over {rate.days:.0f} days"]
+    days = counted(rate.days, "day", spec=".0f")
+    lines = [f"growth: {likely} a day ({low} to {high}, four times out of five), over {days}"]
     if report.forecast is not None:
         lines.append(f"at that rate {filling.describe_forecast(report.forecast)}")
     return lines
@@ -209,8 +208,8 @@ def _print_deletable_checkpoints(report: UsageReport, top: int) -> None:
             )
         print_table(grid)
         print_text(
-            f"{len(judged):,} checkpoints, {format_size(sum(row.allocated for row in judged))}; next: "
-            f"hyperpod-kit checkpoint prune {judged[0].run} --latest N --dry-run"
+            f"{counted(len(judged), 'checkpoint', spec=',')}, {format_size(sum(row.allocated for row in judged))}; "
+            f"next: hyperpod-kit checkpoint prune {judged[0].run} --latest N --dry-run"
         )
     for row in report.deletable:
         if row.error:
@@ -223,4 +222,7 @@ def _print_unread_and_foreign_paths(report: UsageReport) -> None:
     for path, reason in report.unread[:20]:
         print_to_stderr(f"{path}: not counted: {reason}")
     if report.unread_count > 20:
-        print_to_stderr(f"and {report.unread_count - 20:,} more directories that could not be read")
+        print_to_stderr(
+            f"and {counted(report.unread_count - 20, 'more directory', 'more directories', spec=',')} that could not "
+            "be read"
+        )

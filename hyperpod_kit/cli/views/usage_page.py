@@ -13,6 +13,7 @@ from hyperpod_kit.cli.views.storage_usage_show import (
     format_size,
     growth_lines,
 )
+from hyperpod_kit.untrusted.text import counted
 
 if TYPE_CHECKING:
     from hyperpod_kit.storage.usage.report import Total, UsageReport
@@ -96,7 +97,7 @@ def _render_report(report: UsageReport, top: int) -> str:
         room = f", the file system is {1 - free / total:.0%} full ({format_size(free)} free)"
     unread = ""
     if report.unread_count:
-        unread = f"<p>{report.unread_count:,} directories could not be read.</p>"
+        unread = f"<p>{counted(report.unread_count, 'directory', 'directories', spec=',')} could not be read.</p>"
     growth = "".join(f"<p>{clean_and_escape_html(_as_sentence(line))}</p>" for line in growth_lines(report))
     tables = [_render_table(word, getattr(report, name), report, top) for name, word in TABLES if getattr(report, name)]
     return (

@@ -13,6 +13,7 @@ from hyperpod_kit.config.settings.findings import Finding
 from hyperpod_kit.config.settings.patterns import CLUSTER_NAME
 from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.model.states import LifecycleMode, Role
+from hyperpod_kit.untrusted.text import counted
 
 
 def check_controller_group(settings: Settings) -> Iterator[Finding]:
@@ -155,7 +156,7 @@ def check_deep_checks_min_count_ebs_key(settings: Settings) -> Iterator[Finding]
             yield Finding(
                 "HPK-G017",
                 f"{at}.min_count",
-                f"{group.min_count} nodes, and the group has {group.count}",
+                f"{counted(group.min_count, 'node')}, and the group has {group.count}",
                 f"Use {group.count} or less",
             )
         if group.ebs_kms_key is not None and group.ebs_gib is None:

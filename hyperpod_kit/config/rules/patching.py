@@ -9,6 +9,7 @@ from hyperpod_kit.config.settings.findings import WARNING, Finding
 from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.model.cluster import AutoPatch
 from hyperpod_kit.model.states import Role
+from hyperpod_kit.untrusted.text import counted
 
 WHEN_IDLE = "WhenIdle"
 WHEN_ALL_IDLE = "WhenAllIdle"
@@ -74,7 +75,7 @@ def check_patches_and_jobs(settings: Settings) -> Iterator[Finding]:
 def _check_cordon(at: str, group: str, patch: AutoPatch) -> Iterator[Finding]:
     hours = f"{IDLE_WAIT_HOURS} hours (AWS's default)"
     if patch.idle_wait_seconds is not None:
-        hours = f"{patch.idle_wait_seconds / 3600:g} hours"
+        hours = counted(patch.idle_wait_seconds / 3600, "hour", spec="g")
     if patch.strategy == WHEN_ALL_IDLE:
         yield Finding(
             "HPK-G039",

@@ -13,6 +13,7 @@ from typing import Any, Iterator, Mapping, Optional
 
 from hyperpod_kit.config.settings.findings import ERROR, Finding
 from hyperpod_kit.config.settings.schema_recorder import KeyPath, KeyRead, Kind
+from hyperpod_kit.untrusted.text import counted
 
 _KINDS = {
     str: "a string",
@@ -187,7 +188,7 @@ class Section:
                 hint = f"Known here: {', '.join(sorted(requested_keys))}"
             self.record_finding("HPK-C001", str(key), "unknown key", hint)
         if len(unknown_keys) > MOST_UNKNOWN:
-            more = f"{len(unknown_keys) - MOST_UNKNOWN} more unknown keys beside those that are named"
+            more = counted(len(unknown_keys) - MOST_UNKNOWN, "more unknown key") + " beside those that are named"
             self.record_finding("HPK-C001", str(unknown_keys[MOST_UNKNOWN]), more, "Is this the configuration?")
 
     def _mark_requested_and_is_written(self, key: str) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.system import atomic_file
 from hyperpod_kit.untrusted import by_descriptor
+from hyperpod_kit.untrusted.text import counted
 
 _VOCABULARY = (
     "可唤醒线程",
@@ -45,8 +46,8 @@ def write_random_jsonl_files(
     """
     if files * bytes_per_file > refuse_above_total_bytes:
         raise UsageError(
-            f"{files} files of {bytes_per_file} bytes are {files * bytes_per_file} bytes, above the cap of "
-            f"{refuse_above_total_bytes}",
+            f"{counted(files, 'file')} of {bytes_per_file} bytes: {files * bytes_per_file} bytes in total, above the "
+            f"cap of {refuse_above_total_bytes}",
             hint="--cap",
         )
     by_descriptor.make_directories(out)

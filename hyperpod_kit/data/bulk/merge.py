@@ -23,7 +23,7 @@ from hyperpod_kit.data.reading.local_file import open_regular
 from hyperpod_kit.errors import DataError, NoData, Untrusted
 from hyperpod_kit.system import atomic_file
 from hyperpod_kit.untrusted import by_descriptor, files, parse, source_owner
-from hyperpod_kit.untrusted.text import clean_one_line
+from hyperpod_kit.untrusted.text import clean_one_line, counted
 
 LIST_FILE = "merged.json"
 FORMAT = "hpk-merged/1"
@@ -105,7 +105,7 @@ def extract_merged_files(merged: str, out: str, *, progress: Callable[[int, int]
             count += 1
             progress(done, total)
     if count != len(entries):
-        raise DataError(f"{merged}: {count} files, expected {len(entries)}")
+        raise DataError(f"{merged}: {counted(count, 'file')}, expected {len(entries)}")
     return MergeReport(count, len(names), done)
 
 
@@ -203,7 +203,9 @@ def _find_files(source: str) -> Iterator[tuple[str, int]]:
                     left_out.add(describe_non_file(entry), entry.path)
     left_out.log_summary(source)
     if holes:
-        log.warning("%d files below %r have holes, which are zeros in a tar", holes, source)
+        log.warning(
+            "%s below %r: holes are zeros in a tar", counted(holes, "file with holes", "files with holes"), source
+        )
     yield from sorted(paths)
 
 

@@ -33,6 +33,7 @@ from hyperpod_kit.errors import DataError, DataUnavailable, NoData
 from hyperpod_kit.system.file_lock import lock_exclusively_within, try_lock
 from hyperpod_kit.system.wait import BackOff
 from hyperpod_kit.untrusted.owned_directory import OwnedDirectory
+from hyperpod_kit.untrusted.text import counted
 
 log = logging.getLogger("hyperpod_kit.data")
 
@@ -192,11 +193,14 @@ class _Staging:
             if not missing:
                 return
             reason = self._engine.last_error or "the reason is unknown"
-            message = f"{len(missing)} files were not copied, first {missing[0].path}: {reason}"
+            message = f"{counted(len(missing), 'file was', 'files were')} not copied, first {missing[0].path}: {reason}"
             if tries < _MAX_ATTEMPTS:
                 log.warning("%s; requesting them again", message)
                 time.sleep(_BACKOFF.pause_seconds(tries))
-        raise DataUnavailable(f"{message}; {self.brought} files were copied", hint="repeat the command to continue")
+        raise DataUnavailable(
+            f"{message}; {counted(self.brought, 'file was', 'files were')} copied",
+            hint="repeat the command to continue",
+        )
 
     def _fetch_once_and_list_missing(self, group: Sequence[StagedFile]) -> list[StagedFile]:
         """Try a group once and return the files that did not come."""

@@ -15,6 +15,7 @@ from hyperpod_kit.data.commands.progress import ByteLine, format_size
 from hyperpod_kit.data.commands.rights import reading_as_owner
 from hyperpod_kit.errors import DataUnavailable, UsageError
 from hyperpod_kit.untrusted import terminal
+from hyperpod_kit.untrusted.text import counted
 
 _MIB = 1 << 20
 
@@ -48,8 +49,8 @@ def stage(args: argparse.Namespace) -> int:
     if args.dry_run:
         outcome = "would come"
     if report.known:
-        outcome += f"; {report.known} were there"
-    terminal.print_stdout(f"{report.brought} files, {format_size(report.brought_bytes)}, {outcome}")
+        outcome += f"; {counted(report.known, 'was', 'were')} there"
+    terminal.print_stdout(f"{counted(report.brought, 'file')}, {format_size(report.brought_bytes)}, {outcome}")
     if report.by_size:
         terminal.print_stdout(f"for {report.by_size} of them only the size was compared: their ETags are not digests")
     return 0
@@ -69,7 +70,7 @@ def merge(args: argparse.Namespace) -> int:
             report = merging.merge_into_tars(args.source, args.out, size=args.mib * _MIB, progress=line.show_progress)
     finally:
         line.clear_line()
-    return _print_report("data merge", args, report, f"into {report.tars} tars in {args.out}")
+    return _print_report("data merge", args, report, f"into {counted(report.tars, 'tar')} in {args.out}")
 
 
 def split(args: argparse.Namespace) -> int:
@@ -81,7 +82,7 @@ def split(args: argparse.Namespace) -> int:
     finally:
         line.clear_line()
     return _print_report(
-        "data split", args, report, f"out of {report.tars} tars, into {args.out}; every digest matches"
+        "data split", args, report, f"out of {counted(report.tars, 'tar')}, into {args.out}; every digest matches"
     )
 
 
@@ -89,7 +90,7 @@ def _print_report(command: str, args: argparse.Namespace, report: merging.MergeR
     if args.json:
         terminal.print_json(document(command, dataclasses.asdict(report)))
     else:
-        terminal.print_stdout(f"{report.files} files, {format_size(report.bytes)}, {summary}")
+        terminal.print_stdout(f"{counted(report.files, 'file')}, {format_size(report.bytes)}, {summary}")
     return 0
 
 
@@ -110,5 +111,5 @@ def make_corpus(args: argparse.Namespace) -> int:
     if args.json:
         terminal.print_json(document("data make-corpus", {"files": files, "bytes": done}))
     else:
-        terminal.print_stdout(f"{files} files, {format_size(done)}, in {args.out}")
+        terminal.print_stdout(f"{counted(files, 'file')}, {format_size(done)}, in {args.out}")
     return 0

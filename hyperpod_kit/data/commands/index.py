@@ -24,6 +24,7 @@ from hyperpod_kit.data.reading.mounts import SourceMounts
 from hyperpod_kit.data.reading.source_files import describe_change, open_source
 from hyperpod_kit.errors import DataError, UsageError, first_line
 from hyperpod_kit.untrusted import terminal
+from hyperpod_kit.untrusted.text import counted
 
 
 def index(args: argparse.Namespace) -> int:
@@ -59,15 +60,17 @@ def _build_and_report_index(args: argparse.Namespace) -> int:
         return 0
     reused = ""
     if outcome.reused:
-        reused = f"; {outcome.reused} files were already indexed"
+        reused = f"; {counted(outcome.reused, 'file was', 'files were')} already indexed"
     terminal.print_stdout(
-        f"{index.folder}: {index.samples} samples in {index.files} files, {format_size(index.bytes)}, "
-        f"in {seconds:.1f} s{reused}"
+        f"{index.folder}: {counted(index.samples, 'sample')} in {counted(index.files, 'file')}, "
+        f"{format_size(index.bytes)}, in {seconds:.1f} s{reused}"
     )
     if index.skipped:
-        terminal.print_stdout(f"{index.skipped} bad records were left out")
+        terminal.print_stdout(f"{counted(index.skipped, 'bad record was', 'bad records were')} left out")
     if outcome.passed_over:
-        terminal.print_stdout(f"{outcome.passed_over} files of unknown formats were skipped")
+        terminal.print_stdout(
+            f"skipped {counted(outcome.passed_over, 'file of unknown format', 'files of unknown formats')}"
+        )
     _print_mixing(mixing)
     return 0
 
@@ -199,7 +202,7 @@ def _print_index(args: argparse.Namespace) -> int:
         )
     )
     if index.files > len(files):
-        terminal.print_stdout(f"  and {index.files - len(files)} more files: --files {index.files}")
+        terminal.print_stdout(f"  and {counted(index.files - len(files), 'more file')}: --files {index.files}")
     return 0
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from hyperpod_kit.command_line.documents import document
 from hyperpod_kit.data.loading.sample_log_check import EpochReport, check_sample_log
 from hyperpod_kit.untrusted import terminal
+from hyperpod_kit.untrusted.text import counted
 
 _MAX_SHOWN = 12
 
@@ -51,7 +52,8 @@ def verify_ledger(args: argparse.Namespace) -> int:
     for problem in report.problems:
         terminal.print_stdout(f"the ledger itself: {problem}")
     terminal.print_stdout(
-        f"{report.launches} launches, {report.steps} steps, {report.rolled_back} more rolled back with their checkpoint"
+        f"{counted(report.launches, 'launch', 'launches')}, {counted(report.steps, 'step')}, {report.rolled_back} "
+        "more rolled back with their checkpoint"
     )
     return 0 if report.is_exactly_once else 1
 
@@ -64,7 +66,7 @@ def _describe_epoch(epoch: EpochReport, samples: int) -> str:
     if len(epoch.missing) > epoch.left_out:
         return f"samples {_format_numbers(epoch.missing)} never"
     if epoch.missing:
-        return f'{epoch.once} samples exactly once, {len(epoch.missing)} left out by last="drop"'
+        return f'{counted(epoch.once, "sample")} exactly once, {len(epoch.missing)} left out by last="drop"'
     return f"every one of {samples} samples exactly once"
 
 

@@ -18,7 +18,7 @@ from hyperpod_kit.data.index.build import build_index
 from hyperpod_kit.data.tokens import megatron
 from hyperpod_kit.errors import DataError, NoData, Untrusted, UsageError
 from hyperpod_kit.untrusted import by_descriptor, files, source_owner, terminal
-from hyperpod_kit.untrusted.text import clean_one_line
+from hyperpod_kit.untrusted.text import clean_one_line, counted
 
 _DOCUMENTS_PER_TASK = 512
 """Documents of one task."""
@@ -112,7 +112,9 @@ def _write_megatron_files_and_print_report(args: argparse.Namespace, tokenizer_j
             )
         )
     else:
-        terminal.print_stdout(f"{args.out}.bin and .idx: {documents} documents, {tokens} tokens, in {seconds:.1f} s")
+        terminal.print_stdout(
+            f"{args.out}.bin and .idx: {counted(documents, 'document')}, {counted(tokens, 'token')}, in {seconds:.1f} s"
+        )
 
 
 def _encode_documents(

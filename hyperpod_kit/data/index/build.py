@@ -30,6 +30,7 @@ from hyperpod_kit.data.reading.source_files import SourceFiles, describe_change,
 from hyperpod_kit.errors import BadRecord, ChangedFile, DataError
 from hyperpod_kit.system import atomic_file
 from hyperpod_kit.untrusted import by_descriptor
+from hyperpod_kit.untrusted.text import counted
 
 _INDEX_SUFFIX = ".hpk-index"
 _FILES, _BYTES = 64, 1 << 20
@@ -215,7 +216,7 @@ def _write_index(directory: str, listing: sources.SourceListing, scans: Sequence
         rows[name] = column
     paths, first = b"".join(names), int(samples.sum())
     if not first:
-        raise DataError(f"{', '.join(listing.sources)}: {len(scans)} files without any sample")
+        raise DataError(f"{', '.join(listing.sources)}: {counted(len(scans), 'file')} without any sample")
     arrays: dict[str, npt.NDArray[Any]] = {
         "files": rows,
         "paths": np.frombuffer(paths, np.uint8),

@@ -26,7 +26,7 @@ from hyperpod_kit.data.numbers.bijection import Numbers
 from hyperpod_kit.data.numbers.deduplication import unique_values
 from hyperpod_kit.errors import DataError, NoData, Untrusted
 from hyperpod_kit.untrusted import files, parse
-from hyperpod_kit.untrusted.text import clean_one_line
+from hyperpod_kit.untrusted.text import clean_one_line, counted
 
 FORMAT = "hpk-data/1"
 HEADER = "index.json"
@@ -156,7 +156,9 @@ class SampleIndex:
                 hint="hyperpod-kit data index",
             )
         if sources is not None and len(sources) != len(head["sources"]):
-            raise DataError(f"{directory} has {len(head['sources'])} sources, but {len(sources)} were given")
+            raise DataError(
+                f"{directory} has {counted(len(head['sources']), 'source')}, but the call has {len(sources)}"
+            )
         return cls(
             directory,
             tuple(sources or head["sources"]),

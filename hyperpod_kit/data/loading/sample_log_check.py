@@ -22,7 +22,7 @@ from hyperpod_kit.data.numbers.bijection import Numbers
 from hyperpod_kit.data.reading.local_file import open_regular
 from hyperpod_kit.errors import DataError, NoData
 from hyperpod_kit.untrusted import parse
-from hyperpod_kit.untrusted.text import clean_one_line
+from hyperpod_kit.untrusted.text import clean_one_line, counted
 
 _MAX_NAMED = 1000
 """Samples that a report names, of each kind."""
@@ -119,7 +119,9 @@ def check_sample_log(folder: str | os.PathLike[str]) -> SampleLogReport:
             for rank, received in of_rank.items():
                 expected = _count_samples_of_rank(step, rank, segment.ranks)
                 if expected != len(received):
-                    problems.append(f"the step at {begin}: rank {rank} has {len(received)} samples, not {expected}")
+                    problems.append(
+                        f"the step at {begin}: rank {rank} has {counted(len(received), 'sample')}, not {expected}"
+                    )
                     continue
                 places = course.positions_of_rank(step, rank, segment.ranks)
                 real = len(received) - course.count_fillers_of_rank(step, rank, segment.ranks)

@@ -23,6 +23,7 @@ from hyperpod_kit.data.reading.retrying_reader import RETRY_SECONDS, RetryingFil
 from hyperpod_kit.errors import DataError, NoData
 from hyperpod_kit.system import atomic_file
 from hyperpod_kit.untrusted import files
+from hyperpod_kit.untrusted.text import counted
 
 _MAGIC = b"MMIDIDX\x00\x00"
 _CODES: dict[int, Any] = {4: np.int32, 8: np.uint16}
@@ -128,7 +129,9 @@ class MegatronTokens:
         except FileNotFoundError as err:
             raise NoData(f"no such file: {err.filename}", hint="hyperpod-kit data tokenize") from None
         if version != 1 or code not in _CODES or len(rest) != 12 * count:
-            raise DataError(f"{prefix}.idx: version {version}, type {code}, {len(rest)} bytes for {count} documents")
+            raise DataError(
+                f"{prefix}.idx: version {version}, type {code}, {len(rest)} bytes for {counted(count, 'document')}"
+            )
         self.lengths = np.frombuffer(rest, "<i4", count)
         self._pointers = np.frombuffer(rest, "<i8", count, 4 * count)
         self._kind = np.dtype(_CODES[code])

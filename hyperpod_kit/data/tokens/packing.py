@@ -20,6 +20,7 @@ from hyperpod_kit.data.order.buckets import WeightBuckets, cumulate_weights_by_s
 from hyperpod_kit.data.order.order import SampleOrder, ShuffledOrder
 from hyperpod_kit.data.tokens.lengths import Encode
 from hyperpod_kit.errors import DataError
+from hyperpod_kit.untrusted.text import counted
 
 _MAX_EPOCHS = 2
 _MAX_BUCKETS = 4
@@ -96,13 +97,13 @@ class PackedDataset:
     ) -> None:
         if len(lengths) != len(dataset) or order.samples != len(dataset):
             raise DataError(
-                f"{len(dataset)} documents, {len(lengths)} lengths and an order of {order.samples}: the three numbers "
-                "must be equal"
+                f"{counted(len(dataset), 'document')}, {counted(len(lengths), 'length')} and an order of "
+                f"{order.samples}: the three numbers must be equal"
             )
         self.index = dataset.index
         self.tokens = int(lengths.sum(dtype=np.uint64))
         if self.tokens < window:
-            raise DataError(f"{self.tokens} tokens in total, fewer than one window of {window}")
+            raise DataError(f"{counted(self.tokens, 'token')} in total, fewer than one window of {window}")
         self._dataset = dataset
         if isinstance(order, ShuffledOrder) and hasattr(dataset, "read_by"):
             dataset.read_by(order.block)
@@ -225,7 +226,8 @@ class PackedDataset:
             tokens = np.asarray(sample, dtype=np.int64)
             if len(tokens) != int(self._lengths[document]):
                 raise DataError(
-                    f"document {document} has {len(tokens)} tokens, but was counted with {self._lengths[document]}",
+                    f"document {document} has {counted(len(tokens), 'token')}, but was counted with "
+                    f"{self._lengths[document]}",
                     hint="the tokenizer, template or filter has changed: give lengths_of another name",
                 )
             self._encoded[document] = tokens

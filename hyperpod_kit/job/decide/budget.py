@@ -22,6 +22,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 from hyperpod_kit.job.decide.outcome_kind import OutcomeKind
 from hyperpod_kit.job.decide.retry_policy import RetryPolicy
 from hyperpod_kit.system.wait import BackOff
+from hyperpod_kit.untrusted.text import counted
 
 Row = Mapping[str, Any]
 CheckpointOrder = Optional[Tuple[int, int]]
@@ -166,15 +167,18 @@ def count_spent_budget(rows: Sequence[Row], chosen: CheckpointOrder, restart: in
 def exhausted(policy: RetryPolicy, spent: SpentBudget) -> Optional[str]:
     """Return why the next attempt must not be made, or None."""
     if spent.crashes > policy.max_restarts:
-        return f"{spent.crashes} failures without a newer valid checkpoint (--max-restarts {policy.max_restarts})"
+        return (
+            f"{counted(spent.crashes, 'failure')} without a newer valid checkpoint "
+            f"(--max-restarts {policy.max_restarts})"
+        )
     if spent.handed_back >= policy.max_handed_back:
-        return f"requested another run {spent.handed_back} times without a newer valid checkpoint"
+        return f"requested another run {counted(spent.handed_back, 'time')} without a newer valid checkpoint"
     if spent.quick > policy.max_quick:
         return f"{spent.quick} failures in a row, each within {QUICK / 60:g} minutes of its start"
     if spent.launches > min(policy.max_launches, policy.max_restarts):
-        return f"{spent.launches} launches in a row have failed before a rank began"
+        return f"{counted(spent.launches, 'launch', 'launches in a row')} failed before a rank began"
     if spent.requeues > policy.max_requeues:
-        return f"requeued {spent.requeues} times (--max-requeues {policy.max_requeues})"
+        return f"requeued {counted(spent.requeues, 'time')} (--max-requeues {policy.max_requeues})"
     return None
 
 

@@ -27,6 +27,7 @@ from hyperpod_kit.job.fan_out import listing
 from hyperpod_kit.job.step import bare_step
 from hyperpod_kit.slurm.environment import JobEnvironment
 from hyperpod_kit.untrusted import parse, source_owner, terminal
+from hyperpod_kit.untrusted.text import counted
 
 SILENCE = 20.0
 """Seconds without a message after which a task counts as lost."""
@@ -85,7 +86,8 @@ def main(argv: Sequence[str]) -> int:
         return 0
     if args.dry_run:
         terminal.print_stdout(
-            f"{len(files)} files, {size / 1e9:.2f} GB, would be copied to {args.target} of {len(nodes)} nodes"
+            f"{counted(len(files), 'file')}, {size / 1e9:.2f} GB, would be copied to {args.target} of "
+            f"{counted(len(nodes), 'node')}"
         )
         return 0
     started_at = time.monotonic()
@@ -161,8 +163,8 @@ def _print_result_or_raise_if_incomplete(
         )
     elif not failed:
         terminal.print_stdout(
-            f"{len(files)} files, {size / 1e9:.2f} GB, on {len(tasks.all)} nodes in {seconds:.1f} s; "
-            f"{read / 1e9:.2f} GB were read from storage"
+            f"{counted(len(files), 'file')}, {size / 1e9:.2f} GB, on {counted(len(tasks.all), 'node')} "
+            f"in {seconds:.1f} s; {read / 1e9:.2f} GB were read from storage"
         )
     for task in tasks.all:
         for warning in task.warnings:

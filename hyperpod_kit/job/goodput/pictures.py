@@ -15,6 +15,7 @@ from hyperpod_kit.job.goodput.cause import LABELS, TimeCause
 from hyperpod_kit.job.goodput.job_time import JobTime
 from hyperpod_kit.job.goodput.pieces import TimePiece
 from hyperpod_kit.job.goodput.time_table import TimeTable, percents, table_of
+from hyperpod_kit.untrusted.text import counted
 
 WIDTH, LEFT_MARGIN, RIGHT_MARGIN, ROW = 960, 190, 170, 22
 LEAST_BAR = 3.0
@@ -92,7 +93,7 @@ def gantt(time: JobTime) -> str:
         )
     picture = _svg(height, "attempts by node", marks)
     if len(nodes) > NODES:
-        picture += f"<p>and {len(nodes) - NODES} more nodes</p>"
+        picture += f"<p>and {counted(len(nodes) - NODES, 'more node')}</p>"
     return picture
 
 

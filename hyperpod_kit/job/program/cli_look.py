@@ -30,6 +30,7 @@ from hyperpod_kit.slurm.hostlist import expand
 from hyperpod_kit.slurm.job_id import JobId
 from hyperpod_kit.untrusted import by_descriptor, files, terminal
 from hyperpod_kit.untrusted.dataclass_json import dataclass_to_json
+from hyperpod_kit.untrusted.text import counted
 
 _MOST_SOURCE = 1 << 20
 """Bytes of a batch script, and of a trainer's file, that `job lint` reads."""
@@ -177,7 +178,7 @@ def _lines_about_job_time(time: JobTime, with_job_name: bool, price: Optional[fl
 def _few(odd: List[str]) -> List[str]:
     if len(odd) <= 3:
         return odd
-    return [*odd[:3], f"and {len(odd) - 3} more rows"]
+    return [*odd[:3], f"and {counted(len(odd) - 3, 'more row')}"]
 
 
 def _not_noted(job: str) -> Absent:
@@ -312,7 +313,7 @@ def sweep_command(args: argparse.Namespace) -> int:
     try:
         job_records = jobs(runner)
     except RunError as err:
-        raise Unreachable(f"cannot ask Slurm: {err.message}") from err
+        raise Unreachable(f"cannot query Slurm: {err.message}") from err
     orphans, problems = _find_jobs_to_requeue(runner, job_records)
     if args.dry_run:
         done = [(orphan, "") for orphan in orphans]

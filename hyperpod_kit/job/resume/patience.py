@@ -17,6 +17,7 @@ from hyperpod_kit.job.step.scheduler import Scheduler
 from hyperpod_kit.slurm.environment import JobEnvironment
 from hyperpod_kit.system.bounded_thread import start_in_thread
 from hyperpod_kit.system.wait import BackOff
+from hyperpod_kit.untrusted.text import counted
 
 T = TypeVar("T")
 
@@ -154,8 +155,8 @@ class Patience:
                     registered_by = now + REGISTERED_WITHIN
                     self._report(
                         "controller",
-                        f"slurmctld has just started, and {len(nodes.unheard)} nodes, such as {nodes.unheard[0]}, "
-                        f"have not registered yet; waiting, {REGISTERED_WITHIN:g} s at most",
+                        f"slurmctld has just started, and {counted(len(nodes.unheard), 'node has', 'nodes have')} "
+                        f"not registered yet, first {nodes.unheard[0]}; waiting, {REGISTERED_WITHIN:g} s at most",
                         nodes=list(nodes.unheard),
                     )
                 if now >= registered_by:

@@ -20,6 +20,7 @@ from hyperpod_kit.job.foreign.proven import ProvenFiles
 from hyperpod_kit.job.resume import checkpoint_choice, proving_part, proving_watch
 from hyperpod_kit.job.step.options import RunOptions
 from hyperpod_kit.untrusted import terminal
+from hyperpod_kit.untrusted.text import counted
 
 
 def main(args: argparse.Namespace, env: Mapping[str, str]) -> int:
@@ -71,7 +72,7 @@ def _prove(root: str, name: str, proven: ProvenFiles, *, as_json: bool) -> None:
         return
     reading = "no file needed to be read"
     if unproven_files:
-        reading = f"{len(unproven_files)} files, {size / 1e9:.2f} GB, read in {seconds:.1f} s"
+        reading = f"{counted(len(unproven_files), 'file')}, {size / 1e9:.2f} GB, read in {seconds:.1f} s"
     proof_text = checkpoint_choice.PROVEN[proof]
     terminal.print_stdout(f"{candidate.name} ({candidate.kind}, step {candidate.step}): {proof_text}; {reading}")
 

@@ -19,6 +19,7 @@ from hyperpod_kit.job.resume import proving_part
 from hyperpod_kit.job.step import bare_step
 from hyperpod_kit.job.step.options import RunOptions
 from hyperpod_kit.untrusted import parse
+from hyperpod_kit.untrusted.text import counted
 
 WORTH_A_STEP = 4 << 30
 """Bytes below which this process reads them sooner than a step on other nodes could be started and ended."""
@@ -58,7 +59,8 @@ class ProvingStep:
         nodes = self.nodes[:tasks]
         self._report(
             "proving",
-            f"{checkpoint_name} is proven by {tasks} nodes: {len(unproven_file_sizes)} files, {size / 1e9:.1f} GB",
+            f"{checkpoint_name} is proven by {counted(tasks, 'node')}: {counted(len(unproven_file_sizes), 'file')}, "
+            f"{size / 1e9:.1f} GB",
             attempt=checkpoint_name,
             files=len(unproven_file_sizes),
             bytes=size,

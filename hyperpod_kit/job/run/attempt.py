@@ -42,6 +42,7 @@ from hyperpod_kit.job.step.storage import CheckpointRoot
 from hyperpod_kit.job.step.supervision_rules import SupervisionRules
 from hyperpod_kit.job.step.watch import NodeWatch
 from hyperpod_kit.slurm.phase import Phase
+from hyperpod_kit.untrusted.text import counted
 
 SWEEP_SECONDS, SWEEP_SECONDS_AFTER_LOSS = 15.0, 3.0
 """For steps of ours that Slurm still has: one on a node that is gone stays in its list for minutes."""
@@ -77,9 +78,7 @@ class _Start(NamedTuple):
         lost_count = max(0, self.reached - self.choice.step)
         if not lost_count:
             return "; no step is lost"
-        steps = f"{lost_count} steps are"
-        if lost_count == 1:
-            steps = "1 step is"
+        steps = counted(lost_count, "step is", "steps are")
         sentence = f"; step {self.reached} was reached: {steps} done again"
         if self.choice.stepped_back:
             return sentence

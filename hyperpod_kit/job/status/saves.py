@@ -18,7 +18,7 @@ from hyperpod_kit.checkpoint.repository.read import verify
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.errors import CheckpointError
-from hyperpod_kit.untrusted.text import clean_one_line
+from hyperpod_kit.untrusted.text import clean_one_line, counted
 
 _TRIED = 8
 """Damaged manifests that are passed over at most: whether a checkpoint can be trusted is not decided here."""
@@ -112,9 +112,7 @@ def _describe_durable(durable: NewestDurable, now: float) -> str:
 
 
 def _describe_lost_saves(row: Row, now: float, *, has_durable: bool) -> str:
-    saves = "1 save"
-    if row.lost_in_row != 1:
-        saves = f"{row.lost_in_row} saves in a row"
+    saves = counted(row.lost_in_row, "save", "saves in a row")
     verb = "failed"
     if has_durable:
         verb += " since"

@@ -20,7 +20,7 @@ from hyperpod_kit.job.status.attempt_table import (
 )
 from hyperpod_kit.job.status.timeline import NONE, UNFINISHED, JobAttempt, Totals
 from hyperpod_kit.slurm.hostlist import compress
-from hyperpod_kit.untrusted.text import clean_one_line
+from hyperpod_kit.untrusted.text import clean_one_line, counted
 
 WIDTH, HEIGHT, LEFT_MARGIN, BOTTOM = 960, 320, 64, 40
 LONGEST_NODES = 60
@@ -203,7 +203,7 @@ def _attempt_mark(scale: _Scale, attempt: JobAttempt, now: float, has_label: boo
         height = max(LEAST, scale.y(max(0, last - attempt.lost)) - y)
         lost = (
             f'<rect x="{x - LEAST / 2}" y="{y}" width="{LEAST}" height="{height:.1f}" fill="{REDONE}">'
-            f"<title>{attempt.lost} steps done again</title></rect>"
+            f"<title>{counted(attempt.lost, 'step')} done again</title></rect>"
         )
         if has_label:
             lost += f'<text x="{x}" y="{y - 8}" text-anchor="{axes.anchor(x, WIDTH)}">-{attempt.lost}</text>'

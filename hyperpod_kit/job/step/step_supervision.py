@@ -36,6 +36,7 @@ from hyperpod_kit.job.step.supervision_rules import SupervisionRules
 from hyperpod_kit.job.step.watch import AwayWatch, OutputWatch
 from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm import control
+from hyperpod_kit.untrusted.text import counted
 
 MIN_WAIT = 0.05
 """Seconds that pass between two looks at a step, at least."""
@@ -133,8 +134,8 @@ class StepSupervision:
             self._has_reported_unasked = True
             self._context.report(
                 "unasked",
-                f"{len(watch.unasked)} nodes, such as {watch.unasked[0]}, could not be queried from the batch host: "
-                "their state is unknown, and until then only Slurm itself detects their loss",
+                f"{counted(len(watch.unasked), 'node')} could not be queried from the batch host, first "
+                f"{watch.unasked[0]}: the state is unknown, and until then only Slurm itself detects a loss",
                 nodes=list(watch.unasked),
             )
         return lost
@@ -413,7 +414,9 @@ class Doubt:
     def _queue_message_once(self, silent: Sequence[str], explanation: str) -> None:
         if not self._has_queued_message:
             self._has_queued_message = True
-            self._news.append(f"{len(silent)} nodes, such as {min(silent)}, are silent at once; {explanation}")
+            self._news.append(
+                f"{counted(len(silent), 'node is', 'nodes are')} silent at once, first {min(silent)}; {explanation}"
+            )
 
     def news(self) -> Iterable[str]:
         """Return the messages that no earlier call has returned."""

@@ -24,7 +24,7 @@ from hyperpod_kit.model.units import SWEEP_UNIT
 from hyperpod_kit.run import Runner
 from hyperpod_kit.untrusted import terminal
 from hyperpod_kit.untrusted.parse import parse_json_object
-from hyperpod_kit.untrusted.text import clean_one_line
+from hyperpod_kit.untrusted.text import clean_one_line, counted
 
 if TYPE_CHECKING:
     import argparse
@@ -163,5 +163,5 @@ def print_audited_actions_command(args: argparse.Namespace) -> int:
     more = ""
     if len(actions) >= MOST:
         more = f"; only the newest {MOST} are shown"
-    print(f"{len(actions)} actions since {when}{more}", file=sys.stderr)
+    print(f"{counted(len(actions), 'action')} since {when}{more}", file=sys.stderr)
     return code

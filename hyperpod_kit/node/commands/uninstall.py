@@ -31,6 +31,7 @@ from hyperpod_kit.node.slurm import take_back
 from hyperpod_kit.node.slurm.hooks import parse_slurm_conf_settings
 from hyperpod_kit.system.mountinfo import parse_mountinfo
 from hyperpod_kit.untrusted import by_descriptor
+from hyperpod_kit.untrusted.text import counted
 
 if TYPE_CHECKING:
     import argparse
@@ -92,7 +93,8 @@ def _require_nothing_needs_the_kit(node: Node) -> None:
     processes = _processes_of_the_kit(node)
     if processes:
         raise NodeError(
-            f"{len(processes)} processes of jobs run from {HOME} on this node, first {processes[0]}",
+            f"{counted(len(processes), 'process of a job runs', 'processes of jobs run')} from {HOME} on this node, "
+            f"first {processes[0]}",
             hint="scontrol update nodename=$(hostname -s) state=drain reason=uninstall; wait until its jobs have ended",
         )
 

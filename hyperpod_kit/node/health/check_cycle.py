@@ -39,6 +39,7 @@ from hyperpod_kit.system.bounded_child import call_in_child
 from hyperpod_kit.system.mountinfo import MountEntry
 from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_kit.untrusted.dataclass_json import dataclass_to_json
+from hyperpod_kit.untrusted.text import counted
 
 if TYPE_CHECKING:
     from hyperpod_kit.checkpoint.agent.shm.failure_note import FoundNote
@@ -275,7 +276,7 @@ def describe_health_changes(before: Mapping[str, HealthRecord], after: Mapping[s
         if record.users_refused != old.users_refused:
             lines.append(f"{name}: {record.users_refused or 'users can write there again'}")
         if record.degraded and not old.degraded:
-            lines.append(f"{name}: degraded after {record.failures} failed checks")
+            lines.append(f"{name}: degraded after {counted(record.failures, 'failed check')}")
     return lines
 
 

@@ -22,6 +22,7 @@ from hyperpod_kit.node.machine.files import read_text, write_if_different
 from hyperpod_kit.node.slurm.controller import read_slurm_conf
 from hyperpod_kit.node.slurm.hooks import parse_slurm_conf_settings
 from hyperpod_kit.untrusted import by_descriptor
+from hyperpod_kit.untrusted.text import counted
 
 PROGRAMS = ("/opt/slurm/bin/sacctmgr", "/usr/bin/sacctmgr")
 EVERYBODY = "users"
@@ -73,7 +74,7 @@ def ensure_associations(node: Node, accounting: Accounting) -> str:
     users = _ensure_accounts_and_count_users(node, accounting, cluster)
     summary = describe_pending_changes(node, accounting)
     write_if_different(node.paths.optional_step_done_stamp("accounting"), _configuration_digest(node, accounting))
-    return f"{summary}; {users} users"
+    return f"{summary}; {counted(users, 'user')}"
 
 
 def end_runaway_jobs(node: Node) -> None:

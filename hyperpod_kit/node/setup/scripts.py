@@ -150,7 +150,7 @@ def _run_unless_unchanged(script: CustomScript, node: Node) -> StepOutcome:
         )
     except RunTimeout:
         raise NodeError(
-            f"no end within {script.timeout:g} s: killed{_log_tail_after_colon(log)}",
+            f"it did not end within {script.timeout:g} s and was killed{_log_tail_after_colon(log)}",
             hint=f"raise `timeout` of the script {script.name}, or see {log} on the node",
         ) from None
     finally:

@@ -10,6 +10,7 @@ from hyperpod_kit.config.settings.findings import INFO, WARNING, Finding
 from hyperpod_kit.config.settings.settings import Settings
 from hyperpod_kit.preflight.facts import AccountFacts, value_or_none
 from hyperpod_kit.preflight.placement import TYPES
+from hyperpod_kit.untrusted.text import counted
 
 
 def check_quotas(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
@@ -81,7 +82,7 @@ def check_cluster_name_unused(settings: Settings, facts: AccountFacts) -> Iterat
         yield Finding(
             "HPK-V603",
             "hyperpod_kit.cluster.name",
-            f"cluster `{settings.cluster.name}` already exists, with {nodes} nodes",
+            f"cluster `{settings.cluster.name}` already exists, with {counted(nodes, 'node')}",
             "hyperpod-kit update-cluster --dry-run shows what would change",
             INFO,
         )
@@ -99,7 +100,7 @@ def _check_quota(path: str, quota: Quota, requested: int, used: int, settings: S
     yield Finding(
         "HPK-V601",
         count_path,
-        f"the quota `{quota.name}` is {quota.value:g}, but the configuration has {requested} nodes{beside}",
+        f"the quota `{quota.name}` is {quota.value:g}, but the configuration has {counted(requested, 'node')}{beside}",
         f"aws service-quotas request-service-quota-increase --service-code sagemaker --quota-code {quota.code} "
         f"--desired-value {requested + used} --region {settings.cluster.region}",
     )

@@ -11,6 +11,7 @@ from hyperpod_kit.preflight.aws_facts.network import SUBNETS
 from hyperpod_kit.preflight.facts import NOT_QUERIED, AccountFacts, Endpoint, RouteTable, Subnet, value_or_none
 from hyperpod_kit.preflight.mounts.registry import INQUIRIES
 from hyperpod_kit.preflight.placement import TYPES, network_placements, subnet_config_path
+from hyperpod_kit.untrusted.text import counted
 
 EVERYWHERE = ("0.0.0.0/0", "::/0")
 
@@ -184,7 +185,8 @@ def check_free_addresses(settings: Settings, facts: AccountFacts) -> Iterator[Fi
             yield Finding(
                 "HPK-V309",
                 placement.subnets_config_path,
-                f"the subnets have {free} free addresses, too few for {placement.node_count - running} more nodes",
+                f"the subnets have {counted(free, 'free address', 'free addresses')}, too few for "
+                f"{counted(placement.node_count - running, 'more node')}",
                 "Use larger subnets, or free addresses",
             )
 

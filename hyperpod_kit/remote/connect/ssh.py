@@ -68,7 +68,11 @@ class SshRunner:
             except Exception as failure:  # what a peer sends may raise anything inside of paramiko
                 if deadline.expired or isinstance(failure, socket.timeout):
                     raise RunTimeout(
-                        argv, -9, out.decode(errors="replace"), f"no end within {timeout:g} s", target=self.target
+                        argv,
+                        -9,
+                        out.decode(errors="replace"),
+                        f"it did not end within {timeout:g} s",
+                        target=self.target,
                     ) from None
                 cause = str(failure) or type(failure).__name__
                 raise Unreachable(f"the connection to {self.target} broke: {cause}") from failure

@@ -175,7 +175,7 @@ def run_in_shell(
     if len(text) > limit:
         raise Unreachable(f"the session of {target} printed more than {limit >> 10} KiB")
     if text.endswith(_TIMED_OUT):
-        raise RunTimeout(argv, -9, "", f"no end within {timeout:g} s", target=target)
+        raise RunTimeout(argv, -9, "", f"it did not end within {timeout:g} s", target=target)
     raise Unreachable(f"the session of {target} ended before the answer: {last_output}")
 
 

@@ -20,7 +20,7 @@ from hyperpod_kit.remote.report_parser import parse_mount_status, parse_slurm_fi
 from hyperpod_kit.slurm.hostlist import expand
 from hyperpod_kit.slurm.job_id import JobId
 from hyperpod_kit.slurm.job_states import HAS_NODES, WAITS
-from hyperpod_kit.untrusted.text import clean_one_line
+from hyperpod_kit.untrusted.text import clean_one_line, counted
 
 OLD = 180.0
 """Seconds after which the record of a health check counts as old: the timer runs every 30 s."""
@@ -412,7 +412,7 @@ def _with_series(job: FleetJob, series: PublishedJob, at: float) -> FleetJob:
         checkpoint_at=series.durable_at,
     )
     if series.lost_saves:
-        job = _with_problem(job, f"{series.lost_saves} saves in a row failed", Severity.FAULT)
+        job = _with_problem(job, f"{counted(series.lost_saves, 'save', 'saves in a row')} failed", Severity.FAULT)
     return _with_standstill(job, series.moved, at)
 
 

@@ -15,6 +15,7 @@ from hyperpod_kit.remote.reports.groups import (
 )
 from hyperpod_kit.remote.reports.node_report import NodeReport
 from hyperpod_kit.remote.target import NodeTarget
+from hyperpod_kit.untrusted.text import counted
 
 NO_ANSWER = "no answer"
 
@@ -30,7 +31,7 @@ def describe_changes(before: Sequence[NodeReport], after: Sequence[NodeReport]) 
     lines += _describe_nodes("left", [report.target for key, report in old.items() if key not in new])
     if len(lines) <= MOST_KINDS:
         return lines
-    return [*lines[:MOST_KINDS], f"and {len(lines) - MOST_KINDS} more changes"]
+    return [*lines[:MOST_KINDS], f"and {counted(len(lines) - MOST_KINDS, 'more change')}"]
 
 
 def _node_problems(report: NodeReport | None) -> set[str]:

@@ -10,6 +10,7 @@ from hyperpod_kit.cluster.nodes import slurm_node_name
 from hyperpod_kit.remote.reports.node_report import NodeReport
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.slurm.hostlist import compress
+from hyperpod_kit.untrusted.text import counted
 
 MOST_KINDS = 30
 """Kinds of trouble that are said one by one; a thousand different ones help nobody."""
@@ -96,14 +97,17 @@ def describe_problems(reports: Sequence[NodeReport]) -> list[str]:
     all_troubles = group_similar_problems(reports)
     lines = [trouble.sentence() for trouble in all_troubles[:MOST_KINDS]]
     if len(all_troubles) > MOST_KINDS:
-        lines.append(f"and {len(all_troubles) - MOST_KINDS} more kinds of problems; --json lists all of them")
+        lines.append(
+            f"and {counted(len(all_troubles) - MOST_KINDS, 'more kind of problem', 'more kinds of problems')}; "
+            "--json lists all"
+        )
     bundles: dict[str, int] = {}
     for report in reports:
         if report.bundle_id:
             bundles[report.bundle_id] = bundles.get(report.bundle_id, 0) + 1
     if len(bundles) > 1:
-        counted = sorted(bundles.items(), key=lambda item: (-item[1], item[0]))[:MOST_KINDS]
-        named = ", ".join(f"{bundle} on {count}" for bundle, count in counted)
+        most_used = sorted(bundles.items(), key=lambda item: (-item[1], item[0]))[:MOST_KINDS]
+        named = ", ".join(f"{bundle} on {count}" for bundle, count in most_used)
         lines.append(f"nodes run different bundles: {named}; replace the nodes with the old bundle")
     return lines
 
@@ -119,14 +123,14 @@ def summarize_mount_health(reports: Sequence[NodeReport]) -> str:
     else:
         parts = []
     if faulty:
-        parts += [f"Slurm faults on {faulty} node{'s' * (faulty != 1)}"]
+        parts += [f"Slurm faults on {counted(faulty, 'node')}"]
     if silent:
-        parts += [f"{silent} node{'s' * (silent != 1)} without an answer"]
+        parts += [f"{counted(silent, 'node')} without an answer"]
     well = sum(report.healthy for report in reports)
     healthy_part = ""
     if parts:
         healthy_part = f"; {well} of {len(reports)} nodes are healthy"
-    count = f"{len(mounts)} mount{'s' * (len(mounts) != 1)} on {len(reports)} node{'s' * (len(reports) != 1)}"
+    count = f"{counted(len(mounts), 'mount')} on {counted(len(reports), 'node')}"
     return f"{count}: {', '.join(parts) or 'all healthy'}{healthy_part}"
 
 

@@ -14,6 +14,7 @@ from typing import Callable, Mapping, Sequence
 from hyperpod_kit.errors import Absent, AwsError, Unreachable, UsageError
 from hyperpod_kit.remote.target import NodeTarget, sample_per_group
 from hyperpod_kit.remote.transports.transport import NodeResponse, Progress, Transport
+from hyperpod_kit.untrusted.text import counted
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class AutoTransport:
     def _say_ways_if_changed(self, taken: Sequence[str], closed: Mapping[str, str]) -> None:
         """Say how many nodes were reached by which way and which ways are closed, unless that was the last message."""
         descriptions = {way.name: way.description for way in self._ways}
-        parts = [f"{count} node{'s' * (count != 1)} by {descriptions[name]}" for name, count in Counter(taken).items()]
+        parts = [f"{counted(count, 'node')} by {descriptions[name]}" for name, count in Counter(taken).items()]
         message = "no node was reached"
         if parts:
             message = f"asked: {', '.join(parts)}"

@@ -19,6 +19,7 @@ from hyperpod_kit.remote.connect.ssm_sessions import SsmRunner, SsmSessions
 from hyperpod_kit.remote.live_cluster import LiveCluster
 from hyperpod_kit.remote.target import NodeTarget, SshSettings, sample_per_group
 from hyperpod_kit.run import Runner
+from hyperpod_kit.untrusted.text import counted
 
 SAMPLE = 3
 """Nodes of each instance group that are tried before the group is asked."""
@@ -75,7 +76,7 @@ def open_ssh_or_ssm_connector(
             if reason:
                 closed.append(f"{name}: {reason}")
         if closed:
-            parts = ", ".join(f"{count} node{'s' * (count != 1)} by {name}" for name, count in counts.items() if count)
+            parts = ", ".join(f"{counted(count, 'node')} by {name}" for name, count in counts.items() if count)
             message = f"asked: {parts}" if parts else "no transport reaches the nodes"
             say(f"{message}; closed: {'; '.join(closed)}")
 

@@ -15,6 +15,7 @@ from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.extras import requirements_install_command
 from hyperpod_kit.storage.bench.scratch import Scratch
 from hyperpod_kit.storage.plan.calibration import Sample
+from hyperpod_kit.untrusted.text import counted
 
 PROGRAM = "hyperpod_kit.storage.bench.replay"
 SAVES = 3
@@ -55,7 +56,7 @@ def replay(scratch: Scratch, request: ReplayRequest, writer: str, kind: str) -> 
     if writer == "torch-save":
         writers = 1  # rank 0 alone
     return [
-        Sample(kind, writer, writers, 1, float(report["size"]), float(seconds), f"{ranks} ranks", stall)
+        Sample(kind, writer, writers, 1, float(report["size"]), float(seconds), counted(ranks, "rank"), stall)
         for seconds, stall in zip(report["seconds"], stalls)
     ]
 

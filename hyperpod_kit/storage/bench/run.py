@@ -19,6 +19,7 @@ from hyperpod_kit.storage.bench.replays import ReplayFailed, ReplayRequest
 from hyperpod_kit.storage.bench.scratch import BudgetSpent, Scratch
 from hyperpod_kit.storage.plan.calibration import Calibration, Sample
 from hyperpod_kit.system import mountinfo
+from hyperpod_kit.untrusted.text import counted
 
 KINDS = {
     "lustre": "fsx-lustre",
@@ -132,10 +133,11 @@ def measure_mount(
         file_size = _stream_bytes_within_budget(share, stream_counts)
         for count, size in _list_stream_steps(stream_counts, file_size):
             try_measurement(
-                f"{count} streams of {size / 1e6:.0f} MB", partial(_measure_streams, scratch, report, count, size)
+                f"{counted(count, 'stream')} of {size / 1e6:.0f} MB",
+                partial(_measure_streams, scratch, report, count, size),
             )
             if fio.is_installed():
-                try_measurement(f"fio, {count} streams", partial(_measure_fio, scratch, report, count, size))
+                try_measurement(f"fio, {counted(count, 'stream')}", partial(_measure_fio, scratch, report, count, size))
         try_measurement(f"{SMALL_FILES} small files", partial(_measure_small_files, scratch, report))
         if replay_request is not None:
             for writer in replay_request.writers:
@@ -176,7 +178,7 @@ def _measure_probes(scratch: Scratch, report: MountReport) -> None:
 
 
 def _measure_streams(scratch: Scratch, report: MountReport, count: int, size: int) -> None:
-    scratch.reserve_bytes_within_budget_and_room(count * size, f"{count} streams")
+    scratch.reserve_bytes_within_budget_and_room(count * size, counted(count, "stream"))
     directory = scratch.make_directory("streams")
     try:
         report.streams.append(streams.write_streams(directory, count, size))
@@ -186,7 +188,7 @@ def _measure_streams(scratch: Scratch, report: MountReport, count: int, size: in
 
 
 def _measure_fio(scratch: Scratch, report: MountReport, count: int, size: int) -> None:
-    scratch.reserve_bytes_within_budget_and_room(count * size, f"fio, {count} streams")
+    scratch.reserve_bytes_within_budget_and_room(count * size, f"fio, {counted(count, 'stream')}")
     directory = scratch.make_directory("fio")
     try:
         report.fio.append(fio.measure_with_fio(directory, "write", count, size))

@@ -21,6 +21,7 @@ from hyperpod_kit.storage.plan.sizing import (
     max_file_bytes,
     max_open_writers,
 )
+from hyperpod_kit.untrusted.text import counted
 
 MAX_SHARE = 0.8
 """Of a file system's room that a plan uses."""
@@ -384,7 +385,7 @@ def _list_notes(
         out.append(f"a file of {format_bytes(size.file)} needs write_part_size_mib {size.part_mib}")
     if calibrated and facts.writer.is_sharded and size.files / facts.nodes > rate.writers:
         on_node = size.files // facts.nodes
-        out.append(f"measured with {rate.writers} writers a node, planned with {on_node}: measure that, too")
+        out.append(f"measured with {counted(rate.writers, 'writer')} a node, planned with {on_node}: measure that, too")
     each = size.total / size.files
     if calibrated and each > MAX_EXTRAPOLATION * rate.largest:
         out.append(

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from hyperpod_kit.storage.plan import seeds
 from hyperpod_kit.storage.plan.catalog import S3_GETS
 from hyperpod_kit.storage.plan.facts import DataSet
+from hyperpod_kit.untrusted.text import counted
 
 MERGED_BYTES = 100 * 2**20
 """Bytes of a file that small ones are merged into."""
@@ -135,7 +136,7 @@ def compare_published_streaming_times() -> list[StreamedRow]:
         local = copied + row.local_read + train
         out.append(
             StreamedRow(
-                f"{row.files:,} files",
+                counted(row.files, "file", spec=","),
                 row.copied,
                 copied,
                 row.streamed_read,

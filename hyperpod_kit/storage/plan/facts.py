@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from hyperpod_kit.errors import UsageError
+from hyperpod_kit.untrusted.text import counted
 
 GIB = 2**30
 GB = 10**9
@@ -60,7 +61,9 @@ class DataSet:
 
     def __post_init__(self) -> None:
         if self.size <= 0 or self.files <= 0:
-            raise UsageError(f"a data set of {self.size:g} bytes in {self.files} files: expected more than 0 of each")
+            raise UsageError(
+                f"a data set of {self.size:g} bytes in {counted(self.files, 'file')}: expected more than 0 of each"
+            )
 
     @property
     def bytes_read_per_second(self) -> float:
@@ -124,7 +127,9 @@ class JobFacts:
         if not 0 <= self.memory_share <= 1:
             raise UsageError(f"the share of failures that memory survives is {self.memory_share!r}: expected 0 to 1")
         if self.ranks % self.nodes:
-            raise UsageError(f"{self.ranks} ranks on {self.nodes} nodes: expected the same number on each node")
+            raise UsageError(
+                f"{counted(self.ranks, 'rank')} on {counted(self.nodes, 'node')}: expected the same number on each node"
+            )
 
 
 _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.job.decide.outcome_kind import OutcomeKind
 from hyperpod_kit.job.records import ledger, ledger_row
+from hyperpod_kit.untrusted.text import counted
 
 
 class PublishedFleet(NamedTuple):
@@ -68,6 +69,7 @@ def measure_mtbf_seconds_from_ledger(path: Path) -> float:
     ran = sum(float(row.get("seconds") or 0) for row in rows)
     if not failures or ran <= 0:
         raise UsageError(
-            f"{path} has {failures} failures in {ran / 3600:.1f} h: too little for an estimate", hint="--mtbf TIME"
+            f"{path} has {counted(failures, 'failure')} in {ran / 3600:.1f} h: too little for an estimate",
+            hint="--mtbf TIME",
         )
     return ran / failures

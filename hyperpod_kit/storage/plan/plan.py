@@ -13,6 +13,7 @@ from hyperpod_kit.storage.plan.candidates import COPY_RATES, StorageChoice, list
 from hyperpod_kit.storage.plan.facts import BYTES_PER_PARAMETER, JobFacts, PlannedWriter
 from hyperpod_kit.storage.plan.prices import PRICES, Price
 from hyperpod_kit.storage.plan.sizing import CheckpointSize, checkpoint_size
+from hyperpod_kit.untrusted.text import counted
 
 MAX_EXTRA_WASTE = 0.01
 """A kind of storage is no bottleneck when it costs at most so much more of all time than the best one."""
@@ -192,7 +193,7 @@ def list_assumptions(facts: JobFacts, size: CheckpointSize, chosen: StorageChoic
         f"each node reaches the network with {facts.network * 8 / 1e9:g} Gbit/s",
         f"S3 takes {catalog.S3_PUTS:,} requests a second of a prefix, and a checkpoint is spread over {facts.prefixes}",
         f"FSx is reached {reached_by}, and filled to 80 % at most",
-        f"{facts.keep} checkpoints are kept",
+        counted(facts.keep, "checkpoint is kept", "checkpoints are kept"),
     ]
     if not facts.writer.blocks_training:
         slow, fast = COPY_RATES

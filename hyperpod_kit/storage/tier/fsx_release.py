@@ -25,6 +25,7 @@ from hyperpod_kit.storage.tier.rules import TierError, TierItem, TierRule
 from hyperpod_kit.storage.tier.run import TierPlan, TierResult
 from hyperpod_kit.untrusted import owner
 from hyperpod_kit.untrusted.owner import OwnerLimits
+from hyperpod_kit.untrusted.text import counted
 
 EXPORT, RELEASE = "EXPORT_TO_REPOSITORY", "RELEASE_DATA_FROM_FILESYSTEM"
 MAX_PATHS = 100
@@ -144,7 +145,7 @@ class FsxRelease:
         """Run one task to its end; returns why it failed, or "". Raises TierError when it stands still, AwsError."""
         paths = [f"{self.links[item.root].path}/{item.attempt}".lstrip("/") for item in items]
         number = self.fsx.create_data_repository_task(self.file_system, kind, paths, self.links[items[0].root].report)
-        self.progress(f"{number}: {kind} of {len(items)} checkpoints")
+        self.progress(f"{number}: {kind} of {counted(len(items), 'checkpoint')}")
         started_at = changed_at = reported_at = self.clock()
         previous_progress, pause = None, 2.0
         while True:

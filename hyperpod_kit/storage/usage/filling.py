@@ -6,6 +6,7 @@ from hyperpod_kit.storage.alerts.alert import Alert
 from hyperpod_kit.storage.usage.growth import Forecast
 from hyperpod_kit.storage.usage.report import UsageReport
 from hyperpod_kit.system.fullness import is_nearly_full
+from hyperpod_kit.untrusted.text import counted
 
 SOON, LATER = 14.0, 21.0
 """Days to the day when it is likely full, at which it is alerted of, and above which that is over."""
@@ -47,8 +48,8 @@ def describe_forecast(forecast: Forecast) -> str:
     if forecast.likely is None:
         if forecast.soonest is None:
             return "it does not fill"
-        return f"it does not fill, or is full in {forecast.soonest:,.0f} days at the earliest"
+        return f"it does not fill, or is full in {counted(forecast.soonest, 'day', spec=',.0f')} at the earliest"
     latest = "never"
     if forecast.latest is not None:
         latest = f"{forecast.latest:,.0f}"
-    return f"it is full in {forecast.likely:,.0f} days ({forecast.soonest or 0:,.0f} to {latest})"
+    return f"it is full in {counted(forecast.likely, 'day', spec=',.0f')} ({forecast.soonest or 0:,.0f} to {latest})"

@@ -163,7 +163,7 @@ def test_no_new_id_beside_checkpoints_that_are_all_damaged(
     name = put_checkpoint(store, 1)
     empty(Path(store.url, name, layout.MANIFEST_FILE))
     run_file.unlink()
-    with pytest.raises(CheckpointError, match=f"none of its 1 checkpoints names its run: {name}"):
+    with pytest.raises(CheckpointError, match=f"no run is named in its 1 checkpoint: {name}"):
         identity.ensure_run_identity(store)
     assert not run_file.exists()
     assert cli.main(["repair", store.url]) == 1 and name in capsys.readouterr().err

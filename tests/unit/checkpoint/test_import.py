@@ -152,7 +152,7 @@ def no_latest(path: Path) -> None:
         (cut, f"{SHARED} is damaged"),
         (not_written, f"{optimizer_file(1)} is damaged"),
         (lost, "lacks optim_states of rank 0"),
-        (last_lost, "has optimizer files of 1 ranks, and mp_rank_00_model_states.pt says that 2 data-parallel ranks"),
+        (last_lost, "has optimizer files of 1 rank, and mp_rank_00_model_states.pt says that 2 data-parallel ranks"),
         (model_lost, "lacks model_states of rank 0, model_states of rank 1"),
         (
             other_model,

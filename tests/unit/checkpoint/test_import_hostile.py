@@ -274,7 +274,7 @@ def an_absolute_place(said: Any) -> None:
         (two_of_one_place, "a and b in one place of"),
         (before_the_beginning, "extents that it cannot have"),
         (twice_the_box, "tensor a: "),
-        (larger, "items of [1099511627776] are in no shard"),
+        (larger, "items of [1099511627776]"),
         (a_number_for_a_name, "a name is a int, expected str"),
         (a_path_without_an_end, "has the path"),
         (a_value_and_a_container, "below a value"),

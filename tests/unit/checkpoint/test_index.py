@@ -134,7 +134,7 @@ def test_what_covers_a_tensor() -> None:
 @pytest.mark.parametrize(
     "bad, words",
     [
-        (boxes((4, 6), ((0, 0), (2, 6))), r"w: 12 items of \[4, 6\] are in no shard"),
+        (boxes((4, 6), ((0, 0), (2, 6))), r"w: no shard has 12 items of \[4, 6\]"),
         (boxes((4,), ((0,), (2,)), ((1,), (3,))), r"overlap"),
         (boxes((4,), ((0,), (4,)), ((0,), (4,))), r"\[0:4\] is in 2 shards"),
         (boxes((4, 4), ((0, 0), (4, 2)), ((0, 0), (2, 4)), ((2, 2), (2, 2))), r"overlap"),

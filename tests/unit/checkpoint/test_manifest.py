@@ -139,7 +139,7 @@ def test_what_a_later_version_adds_is_passed_over_but_another_format_is_not() ->
     assert manifest.decode(manifest.seal_json({**body, "compression": {"kind": "none"}})) == MANIFEST
     with pytest.raises(CheckpointError, match="format"):
         manifest.decode(manifest.seal_json({**body, "format": "hpk-ckpt/2"}))
-    with pytest.raises(CheckpointError, match="names 1 shards of 2"):
+    with pytest.raises(CheckpointError, match="names 1 shard of 2"):
         manifest.decode(manifest.seal_json({**body, "shards": body["shards"][:1]}))
 
 

@@ -225,7 +225,7 @@ def test_from_a_cluster_that_there_is_with_its_file_beside_its_scripts(cloud: Cl
     cloud.store.put("sagemaker-mine", "scripts/provisioning_parameters.json", json.dumps(LEGACY).encode())
     done = hk("init", "--from-cluster", "old", "--region", "us-east-1", "--force", "--user", "anna:2002")
     assert done.code == 0 and done.err.splitlines() == [
-        "lifecycle scripts at s3://sagemaker-mine/scripts: 1 files",
+        "lifecycle scripts at s3://sagemaker-mine/scripts: 1 file",
         "  provisioning_parameters.json: done by this configuration",
         "not carried over: the lifecycle scripts at s3://sagemaker-mine/scripts: the bundle takes their place",
         "wrote provisioning_parameters.json",

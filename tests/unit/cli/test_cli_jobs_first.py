@@ -197,7 +197,7 @@ def test_fewer_nodes_without_a_wish_list_the_jobs_of_the_group(
     assert asked.code == 130 and sent(cluster) == []
     assert "job 7 of alice" in asked.err and "job 8 of bob" in asked.err
     assert "2 jobs run on nodes of which AWS deletes some (--when-idle or --drain deletes idle ones first" in asked.err
-    assert "1 nodes and everything on their own disks will be deleted. Continue?" in asked.err
+    assert "1 node and everything on its own disks will be deleted. Continue?" in asked.err
     shown = json.loads(hk("update-cluster", "--dry-run", "--json").out)
     assert [job["id"] for job in shown["jobs"]] == ["7", "8"] and shown["leaving"] == []
 

@@ -154,7 +154,7 @@ def test_workers_go_first_and_jobs_go_on(new: str, hk: Hk, fleet: Fleet, queue: 
     assert record["format"] == "hpk-rollout/1"
     assert record["state"] == "done" and set(record["previous"].values()) == {OLD} and record["at_work"] == []
     again = hk("rollout", "start", "--yes")
-    assert again.code == 0 and len(fleet.switched) == 4 and "4 nodes of cluster demo have the bundle" in again.err
+    assert again.code == 0 and len(fleet.switched) == 4 and "cluster demo: 4 nodes have the bundle" in again.err
 
 
 def test_the_question_says_what_becomes_of_jobs(

@@ -99,7 +99,7 @@ def test_a_cluster_that_is_deleted_meanwhile() -> None:
 
 def test_a_node_that_has_failed_for_good_ends_the_wait() -> None:
     cloud = Scripted(("InService", {"Running": 1, "Failure": 1}, ""))
-    with pytest.raises(ClusterFailed, match=r"a node of cluster demo failed.*i-Failure: disk broke") as caught:
+    with pytest.raises(ClusterFailed, match=r"1 node of cluster demo failed.*i-Failure: disk broke") as caught:
         go(wait_ready, cloud, timeout=3600.0)
     assert cloud.monotonic() <= FAILED_FOR + 20 and "replace-node i-Failure" in (caught.value.hint or "")
 

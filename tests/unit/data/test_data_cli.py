@@ -52,7 +52,7 @@ def test_bad_lines_raise_or_are_left_out_and_counted(corpus, capsys):
     assert run_command_line(["data", "index", str(corpus), "--check"]) == 1
     assert "c.jsonl, at 9 (sample 1)" in capsys.readouterr().err
     assert run_command_line(["data", "index", str(corpus), "--check", "--on-bad", "skip"]) == 0
-    assert "1 bad records were left out" in capsys.readouterr().out
+    assert "1 bad record was left out" in capsys.readouterr().out
     data = IndexedDataset(SampleIndex.open(corpus / ".hpk-index"))
     assert [data[n]["n"] for n in (20, 21)] == [1, 2] and len(data) == 22
     # Without --check the lines are there again: what was left out is not remembered as the file's.

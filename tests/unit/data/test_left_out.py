@@ -86,4 +86,4 @@ def test_merge_says_where_holes_become_zeros(tmp_path, caplog):
     with open(folder / "holes.bin", "wb") as stream:
         stream.truncate(5 << 20)
     assert run_command_line(["data", "merge", str(folder), str(tmp_path / "second")]) == 0
-    assert "1 files below" in caplog.text and "have holes, which are zeros in a tar" in caplog.text
+    assert "1 file with holes below" in caplog.text and "holes are zeros in a tar" in caplog.text

@@ -75,7 +75,7 @@ def test_a_directory_is_staged_once(source, tmp_path, capsys):
     assert same(source, out, names)
     (source / "top.txt").write_text("other")
     assert run_command_line(words[:-1]) == 0
-    assert capsys.readouterr().out.startswith("1 files, 5 B, into") and (out / "top.txt").read_text() == "other"
+    assert capsys.readouterr().out.startswith("1 file, 5 B, into") and (out / "top.txt").read_text() == "other"
 
 
 def test_an_index_of_the_source_is_one_of_the_copy(tmp_path):
@@ -265,7 +265,7 @@ def test_what_does_not_come_is_one_error(bucket, source, tmp_path, monkeypatch):
     monkeypatch.setattr(s5cmd, "_RETRIES", 0)
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     store.faults.add(S3Fault(path="top", status=500, method="GET"))
-    with pytest.raises(DataUnavailable, match=r"1 files were not copied, first top\.txt: .*41 files were copied"):
+    with pytest.raises(DataUnavailable, match=r"1 file was not copied, first top\.txt: .*41 files were copied"):
         stage("s3://corpus/run", str(tmp_path / "out"))
     store.faults.clear()
     assert stage("s3://corpus/run", str(tmp_path / "out")).brought == 1

@@ -267,7 +267,7 @@ def test_nodes_that_have_not_registered_with_a_new_slurmctld_are_waited_for(job_
     assert job.run("--steps", "2", refused_after=60) == 0
     thread.join()
     [said] = job.said("controller")
-    assert "2 nodes, such as n1, have not registered yet" in said["message"]
+    assert "2 nodes have not registered yet, first n1" in said["message"]
     assert job.runner.calls.count(f"{question} n[1-2]") > 2 and len(job.sruns) == 1
 
 

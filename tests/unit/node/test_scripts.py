@@ -170,7 +170,7 @@ def test_one_that_is_not_required_fails_no_node(scripts: Scripts) -> None:
 def test_the_deadline_ends_it_and_its_children(scripts: Scripts) -> None:
     scripts.has("sleep 600 & echo $! >>$TRACE; wait", timeout=2.0)
     record = scripts.records()["script:own"]
-    assert record["error"].startswith("no end within 2 s: killed")
+    assert record["error"].startswith("it did not end within 2 s and was killed")
     [child] = scripts.ran
     until(lambda: not Path("/proc", child, "stat").exists() or _is_dead(child), what="the end of its child")
 

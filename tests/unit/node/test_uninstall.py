@@ -132,7 +132,7 @@ def test_a_job_that_runs_from_the_kit_is_waited_for(fake: Any, monkeypatch: pyte
     put(fake.root, "/proc/4321/cmdline", "/usr/bin/python3\0/opt/hyperpod-kit/current/lib/hyperpod_kit/job/__main__.py")
     if os.geteuid() == 0:
         os.chown(fake.root / "proc/4321", 2001, 2001)
-    with pytest.raises(NodeError, match="1 processes of jobs run from /opt/hyperpod-kit on this node, first 4321"):
+    with pytest.raises(NodeError, match="1 process of a job runs from /opt/hyperpod-kit on this node, first 4321"):
         run()
 
 

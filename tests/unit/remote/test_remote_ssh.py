@@ -43,7 +43,7 @@ def test_a_failing_command_names_the_node(network: Network) -> None:
 def test_a_hanging_command_ends_at_its_deadline(network: Network) -> None:
     node = network.node(None)
     deadline = Deadline(10)
-    with pytest.raises(RunTimeout, match=r"no end within 0\.5 s"):
+    with pytest.raises(RunTimeout, match=r"it did not end within 0\.5 s"):
         SshRunner(node.address, SshAccess(network.settings)).run(["sleep"], timeout=0.5)
     assert not deadline.has_passed()
 

@@ -30,3 +30,22 @@ def test_what_is_no_json_object_is_a_value_error(data: object) -> None:
 
 def test_a_json_object_is_read() -> None:
     assert parse.parse_json_object(b'{"a": [1]}') == {"a": [1]}
+
+
+@pytest.mark.parametrize(
+    ("rendered", "phrase"),
+    [
+        (text.counted(0, "node"), "0 nodes"),
+        (text.counted(1, "node"), "1 node"),
+        (text.counted(3, "node"), "3 nodes"),
+        (text.counted(1, "index", "indexes"), "1 index"),
+        (text.counted(2, "index", "indexes"), "2 indexes"),
+        (text.counted(1, "job runs", "jobs run"), "1 job runs"),
+        (text.counted(2, "job runs", "jobs run"), "2 jobs run"),
+        (text.counted(1234, "file", spec=","), "1,234 files"),
+        (text.counted(1.2, "day", spec=".0f"), "1 day"),
+        (text.counted(1.5, "hour", spec="g"), "1.5 hours"),
+    ],
+)
+def test_a_count_has_the_right_form_of_its_noun(rendered: str, phrase: str) -> None:
+    assert rendered == phrase

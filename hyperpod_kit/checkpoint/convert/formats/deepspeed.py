@@ -36,6 +36,7 @@ from hyperpod_kit.checkpoint.state_dict import StateDict
 from hyperpod_kit.errors import Absent, CheckpointError, HyperpodKitError, UsageError
 from hyperpod_kit.extras import requirements_install_command
 from hyperpod_kit.untrusted import by_descriptor
+from hyperpod_kit.untrusted.text import counted
 
 _MODEL = "mp_rank_00_model_states.pt"
 _OF_RANK = re.compile(r"(bf16_)?zero_pp_rank_([0-9]{1,6})_mp_rank_00_(model|optim)_states\.pt")
@@ -213,8 +214,8 @@ def _consistent_step(path: Path, tag: str, files: tuple[tuple[str, ...], ...]) -
             ranks = _require_entry(path / name, contents, "dp_world_size", int)
             if ranks != len(files) or contents.get("mp_world_size", 1) != 1:
                 raise CheckpointError(
-                    f"{path} has optimizer files of {len(files)} ranks, and {name} says that {ranks} data-parallel "
-                    f"ranks of {contents.get('mp_world_size', 1)} saved it",
+                    f"{path} has optimizer files of {counted(len(files), 'rank')}, and {name} says that "
+                    f"{counted(ranks, 'data-parallel rank')} of {contents.get('mp_world_size', 1)} saved it",
                     hint=_SAVE_HINT,
                 )
     first = next(iter(step_counts))

@@ -13,6 +13,7 @@ from hyperpod_kit.checkpoint.repository.format.rows import TableRows
 from hyperpod_kit.checkpoint.repository.format.shard import TensorSpec
 from hyperpod_kit.checkpoint.repository.format.shard_table import ShardTable
 from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.untrusted.text import counted
 
 Box = Tuple[Tuple[int, int], ...]
 """[begin, end) in each dimension."""
@@ -78,7 +79,7 @@ def _coverage_problem(specs: Sequence[Tuple[int, TensorSpec]]) -> str:
             return f"shard {shard} has {this_text}, shard {first_shard} has {first_text}"
         offsets = spec.offsets or (0,) * len(spec.shape)
         if len(spec.shape) != len(full_shape) or len(offsets) != len(full_shape):
-            return f"shard {shard} has a piece of {len(spec.shape)} dimensions of {len(full_shape)}"
+            return f"shard {shard} has a piece of {counted(len(spec.shape), 'dimension')} of {len(full_shape)}"
         box = []
         count = 1
         outside = False
@@ -99,7 +100,7 @@ def _coverage_problem(specs: Sequence[Tuple[int, TensorSpec]]) -> str:
     overlap = _describe_overlap(boxes, 0)
     if overlap:
         return overlap
-    return f"{missing} items of {list(full_shape)} are in no shard" if missing else ""
+    return f"no shard has {counted(missing, 'item')} of {list(full_shape)}" if missing else ""
 
 
 def volume(box: Box) -> int:

@@ -15,6 +15,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 
 from hyperpod_kit.checkpoint.repository.format import digest, layout
 from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.untrusted.text import counted
 
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 
@@ -165,7 +166,9 @@ def decode(data: bytes) -> Manifest:
         raise CheckpointError(f"{layout.MANIFEST_FILE} has metrics that are no numbers") from None
     require_valid_fields(decoded)
     if decoded.world != len(decoded.shards) or [shard.rank for shard in decoded.shards] != list(range(decoded.world)):
-        raise CheckpointError(f"{layout.MANIFEST_FILE} names {len(decoded.shards)} shards of {decoded.world}")
+        raise CheckpointError(
+            f"{layout.MANIFEST_FILE} names {counted(len(decoded.shards), 'shard')} of {decoded.world}"
+        )
     return decoded
 
 

@@ -11,7 +11,7 @@ from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import StoreOrRoot, as_store
 from hyperpod_kit.errors import CheckpointError, DigestMismatch
 from hyperpod_kit.system import quota_note
-from hyperpod_kit.untrusted.text import clean_one_line
+from hyperpod_kit.untrusted.text import clean_one_line, counted
 
 
 def verify_shard_file(
@@ -82,7 +82,7 @@ def verify_file_names_present(store_or_root: StoreOrRoot, checkpoint_id: str) ->
     missing = [record.file for record in records if record.file not in present_names]
     if missing:
         if len(missing) > 1:
-            more = f" and {len(missing) - 1} more are missing"
+            more = f" and {counted(len(missing) - 1, 'more is', 'more are')} missing"
         else:
             more = " is missing"
         raise CheckpointError(f"{missing[0]}{more}")

@@ -34,7 +34,7 @@ from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.environment import HPK_FRESH
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.untrusted.parse import parse_json_object
-from hyperpod_kit.untrusted.text import clean_one_line
+from hyperpod_kit.untrusted.text import clean_one_line, counted
 
 KIT_KIND = "hyperpod-kit"
 """The kind of a checkpoint of ours, where a job's records name kinds."""
@@ -135,7 +135,7 @@ def summarize_lost_commits(lost: Sequence[LostCommit]) -> List[Tuple[str, str]]:
     shown = [(commit.id_or_record_file, commit.reason) for commit in lost[:_MOST_NAMED]]
     rest = len(lost) - len(shown)
     if rest:
-        return [*shown, ("older ones", f"{rest} more were committed")]
+        return [*shown, ("older ones", f"{counted(rest, 'more was', 'more were')} committed")]
     return shown
 
 

@@ -18,6 +18,7 @@ from hyperpod_kit.checkpoint.repository.records import catalog
 from hyperpod_kit.checkpoint.repository.store.base import Store, Unsupported
 from hyperpod_kit.checkpoint.repository.store.open import StoreOrRoot, as_store
 from hyperpod_kit.errors import CheckpointError, RunIsOwned
+from hyperpod_kit.untrusted.text import counted
 
 _READERS = 8
 
@@ -130,7 +131,7 @@ def infer_identity(store: Store, *, fallback_run_name: Optional[str] = None) -> 
         return fill_missing_run_name(root_evidence.starts[0], store, fallback_run_name)
     if root_evidence.silent:
         raise CheckpointError(
-            f"{store.url}: {problem}, and none of its {len(root_evidence.silent)} checkpoints names its run: "
+            f"{store.url}: {problem}, and no run is named in its {counted(len(root_evidence.silent), 'checkpoint')}: "
             + "; ".join(f"{checkpoint_id}: {reason}" for checkpoint_id, reason in root_evidence.silent[:3]),
             hint=f"put {layout.RUN_FILE} back from a copy, or use another root",
         )

@@ -29,7 +29,6 @@ from hyperpod_kit.checkpoint.state.sharded_state import torch_load_with_length, 
 from hyperpod_kit.checkpoint.state.tensors import StateTensors
 from hyperpod_kit.checkpoint.state_dict import StateDict
 from hyperpod_kit.errors import CheckpointError
-from hyperpod_kit.untrusted.text import counted
 
 _CLASSES = zero_format.deepspeed_classes()
 _TAG = "state"
@@ -47,9 +46,9 @@ class ZeroFiles(StateDict):
         saved = tree.get("world", ranks.world)
         if saved != ranks.world:
             raise CheckpointError(
-                f"{counted(saved, 'rank')} saved it and {counted(ranks.world, 'rank restores', 'ranks restore')} it, "
-                "but DeepSpeed divides ZeRO's partitions by the number of ranks: use DeepSpeed's universal checkpoint, "
-                f"made from the output of `hyperpod-kit checkpoint export {self._root} --to deepspeed`",
+                f"the number of ranks was {saved} at the save and is {ranks.world} now, but DeepSpeed divides ZeRO's "
+                "partitions by that number: use DeepSpeed's universal checkpoint, made from the output of `hyperpod-kit "
+                f"checkpoint export {self._root} --to deepspeed`",
                 hint="see `Another number of ranks` on the page DeepSpeed of the documentation",
             )
         return super().targets(ranks, tree)

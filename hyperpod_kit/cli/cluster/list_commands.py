@@ -122,7 +122,7 @@ def list_cluster_nodes(
         _print_nodes(chosen.name, nodes)
         count = counted(len(nodes), "node")
         if groups or requested_states:
-            count = f"{len(nodes)} of {counted(len(every), 'node')}"
+            count = f"{len(nodes)} of {len(every)} nodes"
         print_to_stderr(f"{count}, {sum(1 for node in nodes if node.status == 'Running')} running")
     while watch is not None:
         time.sleep(watch)

@@ -21,6 +21,7 @@ from hyperpod_kit.node.optional import host_keys
 from hyperpod_kit.node.optional.optional_step import OptionalStep
 from hyperpod_kit.node.slurm.hooks import without_kit_block
 from hyperpod_kit.untrusted import by_descriptor
+from hyperpod_kit.untrusted.text import counted
 
 CLIENT = "/etc/ssh/ssh_config.d/50-hyperpod-kit.conf"
 SERVER = "/etc/ssh/sshd_config.d/50-hyperpod-kit.conf"
@@ -58,7 +59,8 @@ def _apply_ssh_between_nodes(node: Node) -> StepOutcome:
     _reload_sshd_if_recorded(node)
     if not changed:
         return StepOutcome()
-    return StepOutcome(True, f"{host_keys.count_trusted_host_names(node)} host names are trusted")
+    host_names = host_keys.count_trusted_host_names(node)
+    return StepOutcome(True, f"{counted(host_names, 'host name is', 'host names are')} trusted")
 
 
 def _describe_pending_changes(node: Node) -> str:

@@ -122,7 +122,9 @@ def trainer(folder, kind=ElasticTrainer, callbacks=(), dataset=None, **options):
 
 
 def test_more_steps_than_the_data_has_raise_before_training(tmp_path):
-    with pytest.raises(ValueError, match=r"max_steps=11 is more than 10, the steps in 1 epoch of 10 steps each: set num_train_epochs=2"):
+    with pytest.raises(
+        ValueError, match=r"max_steps=11 is more than 10, the steps in 1 epoch of 10 steps each: set num_train_epochs=2"
+    ):
         trainer(tmp_path, max_steps=11).train()
     assert not list(tmp_path.glob("checkpoint-*"))
     found = trainer(tmp_path, max_steps=11, num_train_epochs=2, save_strategy="no").train()

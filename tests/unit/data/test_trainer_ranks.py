@@ -95,5 +95,9 @@ def test_each_rank_receives_the_same_batches(place):
 
 def test_more_steps_than_the_data_has_raise_before_training(place):
     codes, said = ranks(place, "long", 0, "--epochs", "1", "--batch", "3", "--max-steps", "18", "--workers", "0")
-    assert 0 not in codes and "max_steps=18 is more than 17, the steps in 1 epoch of 17 steps each" in said and "'loss'" not in said, said
+    assert (
+        0 not in codes
+        and "max_steps=18 is more than 17, the steps in 1 epoch of 17 steps each" in said
+        and "'loss'" not in said
+    ), said
     assert not (place / "long" / "ledger").exists() or not received(place / "long" / "ledger")

@@ -121,10 +121,7 @@ def test_a_failed_launch_changes_nothing_of_what_is_blamed_or_counted(data: st.D
 def test_launches_have_a_budget_of_their_own_and_a_release_renews_it() -> None:
     made = rows(*[A, "launch_failed"] * 3)
     assert count_spent_budget(made, A, 0).launches == 3
-    assert (
-        exhausted(RetryPolicy(), count_spent_budget(made, A, 0))
-        == "3 launches in a row failed before a rank began"
-    )
+    assert exhausted(RetryPolicy(), count_spent_budget(made, A, 0)) == "3 launches in a row failed before a rank began"
     assert exhausted(RetryPolicy(max_restarts=0), SpentBudget(launches=1)), "no retry is no retry"
     assert count_spent_budget([*made, {"event": "gave_up", "restart": 0}], A, 0).launches == 0
 

@@ -103,10 +103,10 @@ def test_plain_deepspeed_goes_on_and_a_universal_checkpoint_on_other_numbers_of_
     assert trainings.done("plain", 2, LAST, plain=out) == rest
 
     trainings.convert(out / f"global_step{SAVED}", out / "universal")
-    for ranks, restoring in ((1, "1 rank restores"), (4, "4 ranks restore")):
+    for ranks in (1, 4):
         failed, text, losses = trainings.run(f"refused-{ranks}", ranks, LAST, ours=root)
         assert failed and not losses
-        assert f"2 ranks saved it and {restoring} it" in text, text
+        assert f"the number of ranks was 2 at the save and is {ranks} now" in text, text
         assert f"export {root} --to deepspeed" in text, text
         assert trainings.done(f"universal-{ranks}", ranks, LAST, universal=out) == rest
 

@@ -24,7 +24,7 @@ from hyperpod_kit.checkpoint.agent.shm import shm_paths
 from hyperpod_kit.system.process import make_parent_death_hook
 from hyperpod_kit.system.wait import fixed_pause, poll_until
 from hyperpod_kit.untrusted import parse
-from hyperpod_kit.untrusted.text import clean_one_line
+from hyperpod_kit.untrusted.text import clean_one_line, counted
 
 _MAX_RESPONSE_BYTES = 1 << 20
 _MOST_RECORDS = 32
@@ -264,7 +264,7 @@ def _record_in_audit_log(uid: int, outcomes: List[flush.FlushOutcome], asked_by:
     if len(recorded) > _MOST_RECORDS:
         audit.record_root_action_in_journal(
             "flushed",
-            f"{len(recorded) - _MOST_RECORDS} more runs",
+            counted(len(recorded) - _MOST_RECORDS, "more run"),
             "as the ones before",
             asked_by=asked_by,
             owner=f"uid {uid}",

@@ -79,7 +79,7 @@ FAIL = {
     Own("ansible", "utils/install_ansible.sh", roles=("login",)): "Unable to locate package python3-pip",
     Own("hotfix", "apply_hotfix.sh", ("{role}",), roles=("login",)): "Module nvidia not found",
     Own("docker", "utils/install_docker.sh", roles=("login",)): "Package 'gnupg' has no installation candidate",
-    Own("enroot", "utils/install_enroot_pyxis.sh", ("{role}",), roles=("login",), timeout=40): "did not end within 40 s",
+    Own("enroot", "utils/install_enroot_pyxis.sh", ("{role}",), roles=("login",), timeout=40): "not end within 40 s",
     Own("neuron", "utils/update_neuron_sdk.sh", roles=("compute",)): "wget: command not found",
     Own("sssd", "setup_sssd.py", ("--node-type", "{role}"), roles=("login",)): "Certificate file not found",
     Own(
@@ -93,7 +93,7 @@ FAIL = {
         roles=("compute",),
         timeout=40,
         path="base-config/observability",
-    ): "did not end within 40 s",
+    ): "not end within 40 s",
     Own("whole", "on_create.sh", roles=("login",), timeout=120): "['sudo', 'bash', './utils/install_ansible.sh']",
     Own(
         "main", "lifecycle_script.py", ("-rc", RESOURCES, "-pp", "provisioning_parameters.json"), roles=("compute",)

@@ -47,8 +47,8 @@ class ZeroFiles(StateDict):
         if saved != ranks.world:
             raise CheckpointError(
                 f"the number of ranks was {saved} at the save and is {ranks.world} now, but DeepSpeed divides ZeRO's "
-                "partitions by that number: use DeepSpeed's universal checkpoint, made from the output of `hyperpod-kit "
-                f"checkpoint export {self._root} --to deepspeed`",
+                "partitions by that number: use DeepSpeed's universal checkpoint, made from the output of "
+                f"`hyperpod-kit checkpoint export {self._root} --to deepspeed`",
                 hint="see `Another number of ranks` on the page DeepSpeed of the documentation",
             )
         return super().targets(ranks, tree)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Dict, List
 
@@ -17,7 +18,7 @@ from hyperpod_kit.checkpoint.repository.format import layout, manifest
 from hyperpod_kit.checkpoint.repository.store.memory import MemoryStore
 from hyperpod_kit.data.index.build import Parts
 from hyperpod_kit.data.reading import chunks
-from hyperpod_kit.data.reading.chunks import ChunkStore, DiskCache
+from hyperpod_kit.data.reading.chunks import ChunkKey, ChunkStore, DiskCache
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.node.slurm.guard import mend
 from hyperpod_kit.slurm import findings
@@ -77,7 +78,8 @@ def test_a_store_takes_only_chunks_that_are_as_long_as_it_asked_for(tmp_path: Pa
     disk.put('s3://corpus/a "0a" 0-64', CHUNK[:-1])
     store = ChunkStore(chunks.CHUNK_BYTES, disk)
     try:
-        assert store.request_chunk(Source(), 0, 64).result() == CHUNK  # type: ignore[arg-type]
+        requested = store.request_chunk(Source(), ChunkKey("s3://corpus/a", '"0a"', 0, 64))  # type: ignore[arg-type]
+        assert isinstance(requested, Future) and requested.result() == CHUNK
     finally:
         store.close()
 

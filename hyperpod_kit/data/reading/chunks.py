@@ -16,9 +16,9 @@ import shutil
 import threading
 import zlib
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -101,44 +101,72 @@ def _chunk_digest(key: str, chunk: bytes) -> bytes:
     return zlib.crc32(chunk, zlib.crc32(key.encode())).to_bytes(_CHECKSUM_BYTES, "little")
 
 
+class ChunkKey(NamedTuple):
+    """Which bytes of which object, as it was when it was opened."""
+
+    path: str
+    etag: str
+    begin: int
+    end: int
+
+    def __str__(self) -> str:
+        return f"{self.path} {self.etag} {self.begin}-{self.end}"
+
+
 class ChunkStore:
     """The chunks of this process: `memory` bytes of them, fetched by threads."""
 
     def __init__(self, memory: int, disk: DiskCache | None = None) -> None:
         self._memory = memory
         self._disk = disk
-        self._chunks: OrderedDict[str, Future[bytes]] = OrderedDict()
+        self._chunks: OrderedDict[ChunkKey, bytes | Future[bytes]] = OrderedDict()
+        """The bytes of each chunk that was fetched: to read them out of a future takes longer than to cut a line."""
         self._size = 0
         """Bytes of all of them."""
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(_MAX_REQUESTS)
         self.fetched = 0
 
-    def request_chunk(self, source: S3Object, begin: int, end: int) -> Future[bytes]:
-        """Return the future of a chunk, whose fetch is started unless it is there or under way."""
-        key = f"{source.path} {source.etag} {begin}-{end}"
+    def request_chunk(self, source: S3Object, key: ChunkKey) -> bytes | Future[bytes]:
+        """Return a chunk, or its future while it is fetched; the fetch is started unless it is under way."""
         with self._lock:
-            future = self._chunks.get(key)
-            if future is None or (future.done() and future.exception() is not None):
-                if key not in self._chunks:
-                    self._size += end - begin
-                future = self._chunks[key] = self._pool.submit(self._fetch_through_disk_cache, source, key, begin, end)
+            chunk = self._chunks.get(key)
+            if chunk is None:
+                self._size += key.end - key.begin
+                chunk = self._chunks[key] = self._pool.submit(self._fetch_and_keep, source, key)
                 while self._size > self._memory and len(self._chunks) > _MAX_REQUESTS:
                     evicted, _ = self._chunks.popitem(last=False)
-                    self._size -= _length_from_key(evicted)
-            self._chunks.move_to_end(key)
-        return future
+                    self._size -= evicted.end - evicted.begin
+            else:
+                self._chunks.move_to_end(key)
+        return chunk
 
-    def _fetch_through_disk_cache(self, source: S3Object, key: str, begin: int, end: int) -> bytes:
-        data = None
-        if self._disk:
-            data = self._disk.get(key, end - begin)
-        if data is None:
-            data = source.read(begin, end - begin)
+    def _fetch_and_keep(self, source: S3Object, key: ChunkKey) -> bytes:
+        """Fetch a chunk and put it where its future is; a fetch that fails is forgotten before anybody hears of it, so
+        that the next request starts another."""
+        try:
+            data = self._fetch_through_disk_cache(source, key)
+        except BaseException:
             with self._lock:
-                self.fetched += len(data)
-            if self._disk:
-                self._disk.put(key, data)
+                if self._chunks.pop(key, None) is not None:
+                    self._size -= key.end - key.begin
+            raise
+        with self._lock:
+            if key in self._chunks:
+                self._chunks[key] = data
+        return data
+
+    def _fetch_through_disk_cache(self, source: S3Object, key: ChunkKey) -> bytes:
+        size = key.end - key.begin
+        if self._disk:
+            kept = self._disk.get(str(key), size)
+            if kept is not None:
+                return kept
+        data = source.read(key.begin, size)
+        with self._lock:
+            self.fetched += len(data)
+        if self._disk:
+            self._disk.put(str(key), data)
         return data
 
     def close(self) -> None:
@@ -146,9 +174,11 @@ class ChunkStore:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _length_from_key(key: str) -> int:
-    begin, _, end = key.rpartition(" ")[2].partition("-")
-    return int(end) - int(begin)
+def _wait_for_bytes(chunk: bytes | Future[bytes]) -> bytes:
+    """Return the bytes of a requested chunk. Raises what the source's `read` raises."""
+    if isinstance(chunk, bytes):
+        return chunk
+    return chunk.result()
 
 
 def chunk_begin_offsets_and_size(size: int, cut_offsets: Sequence[int] = ()) -> array[int]:
@@ -187,29 +217,39 @@ class ChunkedObject:
         end = min(offset + length, self.size)
         if end <= offset:
             return b""
-        first = self._chunk_index_at(offset)
-        requests = [self._store.request_chunk(self._source, *bounds) for bounds in self._chunk_ranges(first, end)]
-        data = requests[0].result() if len(requests) == 1 else b"".join(request.result() for request in requests)
+        first = self._chunk_number_at(offset)
         begin = offset - self._cuts[first]
+        if end <= self._cuts[first + 1]:
+            data = _wait_for_bytes(self._request_chunk(first))
+        else:
+            data = b"".join(map(_wait_for_bytes, [self._request_chunk(n) for n in self._chunk_numbers(first, end)]))
         return data[begin : begin + end - offset]
 
-    def prefetch_range(self, offset: int, length: int) -> None:
-        """Have the chunks of a range fetched."""
-        end = min(offset + length, self.size)
-        if offset < end:
-            for bounds in self._chunk_ranges(self._chunk_index_at(offset), end):
-                self._store.request_chunk(self._source, *bounds)
+    def prefetch_ranges(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Have the chunks of ranges, (offset, length) each, fetched in the order in which they are needed."""
+        needed: dict[int, None] = {}
+        for offset, length in ranges:
+            end = min(offset + length, self.size)
+            if offset >= end:
+                continue
+            first = self._chunk_number_at(offset)
+            needed[first] = None
+            if end > self._cuts[first + 1]:
+                needed.update(dict.fromkeys(self._chunk_numbers(first, end)))
+        for number in needed:
+            self._request_chunk(number)
 
-    def _chunk_index_at(self, offset: int) -> int:
+    def _chunk_number_at(self, offset: int) -> int:
         """Find the chunk that an offset lies in."""
         return bisect_right(self._cuts, offset) - 1
 
-    def _chunk_ranges(self, chunk_index: int, end_offset: int) -> Iterator[tuple[int, int]]:
-        """Yield (begin, end) of the chunks from `chunk_index` on that begin before `end_offset`."""
-        cuts = self._cuts
-        while cuts[chunk_index] < end_offset:
-            yield cuts[chunk_index], cuts[chunk_index + 1]
-            chunk_index += 1
+    def _chunk_numbers(self, first: int, end_offset: int) -> range:
+        """Return the chunks from `first` on that begin before `end_offset`."""
+        return range(first, bisect_left(self._cuts, end_offset, lo=first))
+
+    def _request_chunk(self, number: int) -> bytes | Future[bytes]:
+        key = ChunkKey(self.path, self._source.etag, self._cuts[number], self._cuts[number + 1])
+        return self._store.request_chunk(self._source, key)
 
     def close(self) -> None:
         """See SourceFile."""

@@ -163,13 +163,18 @@ class SourceFiles:
         """
         self._ready.clear()
         ranges_of_files: dict[str, list[tuple[int, int]]] = {}
+        ranges_of_objects: dict[str, list[tuple[int, int]]] = {}
+        objects: dict[str, FileFacts] = {}
         opened = self._open_files_reset_after_fork()
         for facts, offset, length in ranges:
             file = opened.get(facts.path)
             if isinstance(file, BoundedFile):
                 ranges_of_files.setdefault(facts.path, []).append((offset, length))
             elif facts.path.startswith("s3://"):
-                self.prefetch_range(facts, offset, length)
+                objects[facts.path] = facts
+                ranges_of_objects.setdefault(facts.path, []).append((offset, length))
+        for path, places in ranges_of_objects.items():
+            self._prefetch_ranges_of_object(objects[path], places)
         for path, places in ranges_of_files.items():
             file = opened[path]
             if isinstance(file, BoundedFile) and len(places) > 1 and sum(length for _, length in places) <= PIECE_BYTES:
@@ -184,12 +189,20 @@ class SourceFiles:
                     ((path, *range_of_file), data) for range_of_file, data in zip(places, data_of_ranges, strict=True)
                 )
 
+    def _prefetch_ranges_of_object(self, facts: FileFacts, ranges: Sequence[tuple[int, int]]) -> None:
+        with contextlib.suppress(OSError):  # the read that follows says what is wrong
+            file = self._open_unchanged_file(facts)
+            if isinstance(file, ChunkedObject):
+                file.prefetch_ranges(ranges)
+
     def prefetch_range(self, facts: FileFacts, offset: int, length: int) -> None:
         """Hint that a range is read soon."""
         with contextlib.suppress(OSError):  # the read that follows says what is wrong
             file = self._open_unchanged_file(facts)
-            if isinstance(file, (LocalFile, BoundedFile, ChunkedObject)):
+            if isinstance(file, (LocalFile, BoundedFile)):
                 file.prefetch_range(offset, length)
+            elif isinstance(file, ChunkedObject):
+                file.prefetch_ranges([(offset, length)])
 
     def close_and_forget_mount(self, path: str) -> None:
         """Close a file and drop what is cached of its mount: the next read opens it by its path."""

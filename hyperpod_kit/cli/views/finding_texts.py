@@ -171,9 +171,20 @@ def _text(node: ast.expr, names: dict[str, str]) -> str:
 
 def _filled(node: ast.AST) -> str:
     value = node.value if isinstance(node, ast.FormattedValue) else node
+    if isinstance(value, ast.Call) and _called(value) == "counted":
+        return _counted_text(value)
     while isinstance(value, (ast.Subscript, ast.Call)):
         value = value.value if isinstance(value, ast.Subscript) else (value.args[0] if value.args else value.func)
     name = value.attr if isinstance(value, ast.Attribute) else getattr(value, "id", "")
     if name in VARIABLES:
         return name
     return f"‹{name.replace('_', ' ').strip().lower() or '…'}›"
+
+
+def _counted_text(call: ast.Call) -> str:
+    """Return the text of `counted(number, singular, plural)`: the number, and the noun of several."""
+    number, *nouns = call.args
+    plural = _text(nouns[-1], {})
+    if len(nouns) == 1:
+        plural += "s"
+    return f"{_filled(number)} {plural}"

@@ -188,7 +188,7 @@ class Section:
                 hint = f"Known here: {', '.join(sorted(requested_keys))}"
             self.record_finding("HPK-C001", str(key), "unknown key", hint)
         if len(unknown_keys) > MOST_UNKNOWN:
-            more = counted(len(unknown_keys) - MOST_UNKNOWN, "more unknown key") + " beside those that are named"
+            more = f"{counted(len(unknown_keys) - MOST_UNKNOWN, 'more unknown key')} beside those that are named"
             self.record_finding("HPK-C001", str(unknown_keys[MOST_UNKNOWN]), more, "Is this the configuration?")
 
     def _mark_requested_and_is_written(self, key: str) -> bool:

@@ -116,7 +116,7 @@ def _two(**changed: Any) -> List[Tuple[Placed, ...]]:
     [
         ({"offsets": (4, 0)}, "overlap"),
         ({"offsets": (6, 0)}, "outside"),
-        ({"shape": (4, 2)}, "in no shard"),
+        ({"shape": (4, 2)}, "no shard has"),
         ({"dtype": "F16"}, "F16"),
         ({"full": (11, 2)}, "[11, 2]"),
     ],

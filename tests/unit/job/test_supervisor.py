@@ -270,7 +270,7 @@ def test_a_step_back_gives_new_budgets(job_in_process: Job) -> None:
     job = job_in_process
     assert job.run("--steps", "20") == 0
     _, ten, *_ = (path.name for path in sorted(job.root.glob("seq-*")))
-    with pytest.raises(GaveUp, match="failures without a newer valid checkpoint"):
+    with pytest.raises(GaveUp, match="1 failure without a newer valid checkpoint"):
         job.run("--steps", "30", "--crash", "21", policy={"max_restarts": 0})
     assert job.run("--steps", "20", rewind_to=ten, policy={"max_restarts": 0}) == 0
 

@@ -162,32 +162,32 @@ class SourceFiles:
         a change of thread for each costs more than reading does.
         """
         self._ready.clear()
-        ranges_of_files: dict[str, list[tuple[int, int]]] = {}
-        ranges_of_objects: dict[str, list[tuple[int, int]]] = {}
-        objects: dict[str, FileFacts] = {}
-        opened = self._open_files_reset_after_fork()
+        ranges_of_files: dict[str, tuple[FileFacts, list[tuple[int, int]]]] = {}
         for facts, offset, length in ranges:
-            file = opened.get(facts.path)
-            if isinstance(file, BoundedFile):
-                ranges_of_files.setdefault(facts.path, []).append((offset, length))
-            elif facts.path.startswith("s3://"):
-                objects[facts.path] = facts
-                ranges_of_objects.setdefault(facts.path, []).append((offset, length))
-        for path, places in ranges_of_objects.items():
-            self._prefetch_ranges_of_object(objects[path], places)
-        for path, places in ranges_of_files.items():
-            file = opened[path]
-            if isinstance(file, BoundedFile) and len(places) > 1 and sum(length for _, length in places) <= PIECE_BYTES:
-                try:
-                    data_of_ranges = file.read_ranges_in_one_call(places)
-                except OSError as err:  # whoever reads it finds out what is wrong
-                    self.close_and_forget_mount(path)
-                    if isinstance(err, CallUnanswered):
-                        return
-                    continue
-                self._ready.update(
-                    ((path, *range_of_file), data) for range_of_file, data in zip(places, data_of_ranges, strict=True)
-                )
+            ranges_of_files.setdefault(facts.path, (facts, []))[1].append((offset, length))
+        for path, (facts, places) in ranges_of_files.items():
+            if path.startswith("s3://"):
+                self._prefetch_ranges_of_object(facts, places)
+        opened = self._open_files_reset_after_fork()
+        for path, (_, places) in ranges_of_files.items():
+            file = opened.get(path)  # to open an object may have closed it
+            if isinstance(file, BoundedFile) and not self._read_ranges_of_bounded_file(path, file, places):
+                return
+
+    def _read_ranges_of_bounded_file(self, path: str, file: BoundedFile, ranges: Sequence[tuple[int, int]]) -> bool:
+        """Read the ranges in one call where they are several and not too long; return False when the mount does not
+        answer."""
+        if len(ranges) == 1 or sum(length for _, length in ranges) > PIECE_BYTES:
+            return True
+        try:
+            data_of_ranges = file.read_ranges_in_one_call(ranges)
+        except OSError as err:  # whoever reads it finds out what is wrong
+            self.close_and_forget_mount(path)
+            return not isinstance(err, CallUnanswered)
+        self._ready.update(
+            ((path, *range_of_file), data) for range_of_file, data in zip(ranges, data_of_ranges, strict=True)
+        )
+        return True
 
     def _prefetch_ranges_of_object(self, facts: FileFacts, ranges: Sequence[tuple[int, int]]) -> None:
         with contextlib.suppress(OSError):  # the read that follows says what is wrong

@@ -118,4 +118,4 @@ def pytest_report_header() -> str:
 _continuer = _start_continuer()
 os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
 subprocess.Popen = _LateProgram  # type: ignore[misc]
-setattr(threading.Thread, "start", _late_start(threading.Thread.start))
+threading.Thread.start = _late_start(threading.Thread.start)  # type: ignore[assignment, method-assign]

@@ -5,7 +5,7 @@
 A test that passes only because what it started was faster than its next line fails under it, on an idle machine too.
 A forked child sleeps before any other handler of its fork runs, a thread before its first line. A program is stopped as
 soon as it runs and goes on a little later; the process that continues it is a child of nobody, so that tests that count
-children and threads count what they would without it. The seed of the delays is printed with each part.
+children and threads count what they would without it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ SHARE = 0.5
 SHARE_OF_THREADS = 0.25
 LONGEST = 0.3
 """Seconds."""
-SEED = int(os.environ.get("HPK_LATE_SEED") or time.time())
 
-_random = random.Random(SEED)
+_random = random.Random()
 _delay = 0.0
 
 
@@ -109,10 +108,6 @@ def _late_start(start: Callable[[threading.Thread], None]) -> Callable[[threadin
         start(thread)
 
     return start_late
-
-
-def pytest_report_header() -> str:
-    return f"late starts: HPK_LATE_SEED={SEED}"
 
 
 _continuer = _start_continuer()

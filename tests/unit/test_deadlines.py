@@ -138,7 +138,7 @@ LEFT = {
 """How many a file has, below tests/ or in another package of tests: these numbers only fall. Use
 `tests/support/wait.py`: `until`, or `Deadline`. What stays is a pause that is itself what a test is about: the pace of
 a trainer, the moment of a kill."""
-OWN = {"support/wait.py", "unit/test_deadlines.py"}
+OWN = {"support/wait.py", "support/late_starts.py", "unit/test_deadlines.py"}
 
 
 def _below(tests: Path, path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import random
@@ -96,6 +97,12 @@ def bytes_of(line):
     return line.encode().rjust(50_000)
 
 
+def _kill_if_running(pid):
+    """The loader has perhaps ended its workers before a timer that started late."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
 @pytest.mark.parametrize(
     "transform, kills", [(numbers_of, 4), (bytes_of, 4), *full((numbers_of, 100), (bytes_of, 100))]
 )
@@ -106,13 +113,16 @@ def test_workers_that_are_killed_with_batches_on_their_way(data, transform, kill
     options: dict[str, Any] = {"num_workers": 2, "collate_fn": torch.stack if transform is numbers_of else list}
     whole = [as_numbers(batch) for batch in ElasticLoader(data(transform), 4, collate_fn=options["collate_fn"])]
     while killed < kills:
-        found = []
+        found, timers = [], []
         for number, batch in enumerate(ElasticLoader(data(transform), 4, **options)):
             found.append(as_numbers(batch))
             if rng.random() < 0.15 and killed < kills and number < len(whole) - 1:
                 killed += 1
                 victim = rng.choice(multiprocessing.active_children()).pid
-                threading.Timer(rng.choice([0, 0, 0.001, 0.003]), os.kill, (victim, signal.SIGKILL)).start()
+                timers.append(threading.Timer(rng.choice([0, 0, 0.001, 0.003]), _kill_if_running, (victim,)))
+                timers[-1].start()
+        for timer in timers:
+            timer.join()
         assert found == whole
     assert killed == kills
 

@@ -18,6 +18,7 @@ import signal
 import subprocess
 import threading
 import time
+from time import sleep  # tests put their own in its place in the module
 from typing import Any, Callable, List, Tuple
 
 SHARE = 0.5
@@ -50,7 +51,7 @@ def _continue_until_closed(reader: int) -> None:
                 pid, seconds = line.split()
                 waiting.append((time.monotonic() + float(seconds), int(pid)))
         elif not is_open and timeout:
-            time.sleep(timeout)
+            sleep(timeout)
         for due in [due for due in waiting if due[0] <= time.monotonic()]:
             waiting.remove(due)
             with contextlib.suppress(ProcessLookupError):
@@ -82,7 +83,7 @@ def _before_fork() -> None:
 
 
 def _after_fork() -> None:
-    time.sleep(_delay)
+    sleep(_delay)
 
 
 class _LateProgram(subprocess.Popen):  # type: ignore[type-arg]
@@ -100,7 +101,7 @@ def _late_start(start: Callable[[threading.Thread], None]) -> Callable[[threadin
         run, seconds = thread.run, _draw(SHARE_OF_THREADS)
 
         def run_late() -> None:
-            time.sleep(seconds)
+            sleep(seconds)
             run()
 
         if seconds:

@@ -158,15 +158,19 @@ def torture(made: Any, folder: Path, *, kills: int, epochs: int, seed: int, **ho
         try:
             every = dice.randint(1, 3)
             between = (end - position) // GROUP // max(1, kills - done)
-            due = dice.randint(0, max(0, between - 2))  # while a kill is on its way a step or two are taken
+            due = dice.randint(0, max(0, between - 2))  # while a kill is on its way a step is taken
             since = 0
             while position < end:
+                killer = None
                 if done < kills and since == due:
                     victim = dice.choice(world.processes)
                     # At any moment of a step: while the rank starts, reads, writes its line or has just answered.
-                    threading.Timer(dice.uniform(0.0, 0.01), victim.kill).start()
+                    killer = threading.Timer(dice.uniform(0.0, 0.01), victim.kill)
+                    killer.start()
                     done += 1
                 answers = world.step()
+                if killer is not None:
+                    killer.join()  # however late: the kills are as many as the steps have room for
                 if answers is None:
                     break
                 steps += 1

@@ -48,6 +48,7 @@ from hyperpod_kit.system import data_wait
 
 if TYPE_CHECKING:
     from hyperpod_kit.checkpoint.run.user_policy import UserPolicy
+    from hyperpod_kit.checkpoint.state.tensors import StateTensors
 
 _REST_SECONDS = 30.0
 _POLL_SECONDS = 1.0
@@ -343,16 +344,7 @@ class Manager:
                 self._saves.record_restored(restored.seq, restored.step)
         if self._ranks.rank == 0:
             start_report.report_start(self.root, restored)
-        self._require_savable(state)
-        # An optimizer that waits for its first step is no reason to keep a Manager that the program has lost.
-        prepare = weakref.WeakMethod(self._make_slots_in_thread)
-
-        def complete(state: checkpoint.State) -> None:
-            method = prepare()
-            if method is not None:
-                method(state)
-
-        state.when_complete(complete)
+        self._prepare_first_save(state)
         self._progress.report_first_step(restored.next_step)
         return restored
 
@@ -388,15 +380,33 @@ class Manager:
         self._require_usable()
         return self._recovered.peek(checkpoint_id)
 
-    def _require_savable(self, state: checkpoint.State) -> None:
-        """Raise StateNotSerializable, on all ranks, for a state that no save could take: no step is
-        trained for nothing."""
+    def _prepare_first_save(self, state: checkpoint.State) -> None:
+        """Make its slots as soon as every tensor exists. Raise StateNotSerializable, on all ranks, for a
+        state that no save could take: no step is trained for nothing."""
         problem: StateNotSerializable | None = None
+        tensors: StateTensors | None = None
         try:
-            state.check(self._ranks)
+            # One walk does for both where there is nothing to wait for.
+            if state.is_complete:
+                tensors = state.tensors(self._ranks)
+            else:
+                state.check(self._ranks)
         except StateNotSerializable as err:
             problem = err
         self._raise_any_problem(problem)
+        state.warn_of_modules_without_tensors()
+        if tensors is not None:
+            self._staging.make_slots_in_thread(tensors)
+            return
+        # An optimizer that waits for its first step is no reason to keep a Manager that the program has lost.
+        prepare = weakref.WeakMethod(self._make_slots_in_thread)
+
+        def complete(state: checkpoint.State) -> None:
+            method = prepare()
+            if method is not None:
+                method(state)
+
+        state.when_complete(complete)
 
     def _raise_any_problem(self, problem: CheckpointError | None) -> None:
         """Raises the problem of this rank, else that of another one. A collective."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -27,16 +27,44 @@ def unwrap_ddp_and_compile(model: torch.nn.Module) -> torch.nn.Module:
     return model
 
 
-def fqns_by_param_id_and_all_names(model: torch.nn.Module) -> tuple[dict[int, str], set[str]]:
-    """Return (id of a parameter -> its first name in the bare model, all names of parameters as the
-    module has them), in one walk."""
+def iter_modules(root: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    """Yield a module and each one inside of it once, in the order of `Module.modules`.
+
+    That one makes a name for every module on its way, and yields each through all generators above it: some
+    thirty times as long for the modules of a transformer, in every restore.
+    """
+    visited: set[int] = set()
+    stack = [root]
+    while stack:
+        module = stack.pop()
+        if id(module) in visited:
+            continue
+        visited.add(id(module))
+        yield module
+        children = [child for _, child in module._modules.items() if child is not None]
+        stack += reversed(children)
+
+
+class ParameterNames(NamedTuple):
+    """The names of a module's parameters: of each, by its id, the first in the bare model; and all, as the module has
+    them."""
+
+    first_by_id: dict[int, str]
+    all_names: set[str]
+
+
+NO_PARAMETERS = ParameterNames({}, set())
+
+
+def parameter_names(model: torch.nn.Module) -> ParameterNames:
+    """Name the parameters of a module, in one walk."""
     firsts: dict[int, str] = {}
     names = set()
     for name, param in model.named_parameters(remove_duplicate=False):
         names.add(name)
         if id(param) not in firsts:
             firsts[id(param)] = strip_wrapper_prefixes(name)
-    return firsts, names
+    return ParameterNames(firsts, names)
 
 
 def encode(
@@ -112,20 +140,23 @@ class Loader:
     """Who loads what in a module: what it is filled with in place, and what code of its own is given."""
 
     def __init__(
-        self, model: torch.nn.Module, *, use: TensorUse = TensorUse.WEIGHT, broadcast_names: Set[str] = frozenset()
+        self,
+        model: torch.nn.Module,
+        names: ParameterNames,
+        *,
+        use: TensorUse = TensorUse.WEIGHT,
+        broadcast_names: Set[str] = frozenset(),
     ) -> None:
-        """`use`, `broadcast_names`: as for `encode`."""
+        """`names`: those of the model. `use`, `broadcast_names`: as for `encode`."""
         self._model = model
-        self._uses = {strip_wrapper_prefixes(name): use for name in fqns_by_param_id_and_all_names(model)[1]}
+        self._uses = {strip_wrapper_prefixes(name): use for name in names.all_names}
         self._uses.update((strip_wrapper_prefixes(name), buffer_use(name, broadcast_names)) for name in broadcast_names)
-        self._owners = [
-            strip_wrapper_prefixes(name)
-            for name, module in model.named_modules()
-            if _has_custom_load_code_or_hooks(module)
-        ]
+        self._owners = []
         # A ScriptModule's has no other way to be gone through than `items`.
         buffers = {}
         for name, module in model.named_modules():
+            if _has_custom_load_code_or_hooks(module):
+                self._owners.append(strip_wrapper_prefixes(name))
             for key, _ in module._buffers.items():
                 if key not in module._non_persistent_buffers_set:
                     buffers[strip_wrapper_prefixes(_joined(name, key))] = module, key

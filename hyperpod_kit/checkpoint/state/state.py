@@ -47,6 +47,15 @@ class _Apart(NamedTuple):
         return modules.frozen_parameter_names(model)
 
 
+class _Parts(NamedTuple):
+    """What a State consists of, as it is at the beginning of a walk: each look goes through all modules."""
+
+    objects: dict[str, Any]
+    optimizers: dict[str, torch.optim.Optimizer]
+    names: modules.ParameterNames
+    is_fsdp1: bool
+
+
 @renamed_fields(forget="clear_cache", wants="required_names")
 class State:
     """The objects to save and to restore in place.
@@ -135,9 +144,17 @@ class State:
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """The optimizers of this state that take hooks on their step, at which the weights change."""
         # What is no Optimizer and drives one may change the weights before that one's hooks hear of the step.
-        things = [thing for thing in self._optimizers().values() if isinstance(thing, torch.optim.Optimizer)]
+        things = [
+            thing for thing in self._optimizers(self.objects).values() if isinstance(thing, torch.optim.Optimizer)
+        ]
         steppers = [optimizer.hookable_optimizer(thing) for thing in things]
         return [thing for thing in steppers if thing is not None]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every tensor exists, so that one rank may call `tensors` by itself; False where it is a collective
+        (FSDP1, `full`)."""
+        return not self._is_walk_collective() and not self._optimizers_without_state()
 
     def when_complete(self, then: Callable[[State], None]) -> None:
         """Call `then(self)` as soon as every tensor exists: now, or after the step that makes the optimizer's state.
@@ -147,7 +164,7 @@ class State:
         Args:
             then: Called once, with this state.
         """
-        if self.full or (self.model is not None and fsdp1.is_used(self.model)):
+        if self._is_walk_collective():
             return
         waiting = self._optimizers_without_state()
         if not waiting:
@@ -163,6 +180,19 @@ class State:
 
         waiting[0].register_step_post_hook(first)
 
+    def _is_walk_collective(self) -> bool:
+        return self.full or self._is_fsdp1()
+
+    def _is_fsdp1(self) -> bool:
+        return self.model is not None and fsdp1.is_used(self.model)
+
+    def _find_parts(self) -> _Parts:
+        objects = self.objects
+        names = modules.NO_PARAMETERS
+        if self.model is not None:
+            names = modules.parameter_names(self.model)
+        return _Parts(objects, self._optimizers(objects), names, self._is_fsdp1())
+
     def _optimizers_without_state(self) -> list[torch.optim.Optimizer]:
         """Return the optimizers that make their state in their first step."""
         return [thing for thing in self.optimizers if not thing.state]
@@ -173,7 +203,7 @@ class State:
         """Check before there is a save that a checkpoint can hold this state. No collective.
 
         Objects that can be iterated are left out: the `state_dict` of a loader starts its workers. So are the model and
-        the optimizer of FSDP1, which are torch's own dicts. It warns (RuntimeWarning) of a module that saves nothing.
+        the optimizer of FSDP1, which are torch's own dicts.
 
         Args:
             ranks: The ranks of the run.
@@ -183,10 +213,14 @@ class State:
         """
         cache = WalkCache() if self.full else self._cache
         collector = Collector(ranks, cache, full=self.full, gather=False, owned=self._owned)
-        if self.model is None or not fsdp1.is_used(self.model):
-            self._encode_shared_parts(collector, self.objects)
-        plain_objects = {name: thing for name, thing in self.objects.items() if not hasattr(thing, "__iter__")}
+        parts = self._find_parts()
+        if not parts.is_fsdp1:
+            self._encode_shared_parts(collector, parts)
+        plain_objects = {name: thing for name, thing in parts.objects.items() if not hasattr(thing, "__iter__")}
         self._encode_per_rank_parts(collector, plain_objects, ranks.rank)
+
+    def warn_of_modules_without_tensors(self) -> None:
+        """Warn (RuntimeWarning) of each object that is a module and saves nothing."""
         for name, thing in self.objects.items():
             if isinstance(thing, torch.nn.Module):
                 _warn_if_nothing_is_saved(name, thing)
@@ -206,9 +240,9 @@ class State:
             StateNotSerializable: A value is one that no checkpoint can hold.
         """
         collector = Collector(ranks, self._cache, full=self.full, owned=self._owned)
-        objects = self._objects.all_objects()
-        tree, optimizer_classes = self._encode_shared_parts(collector, objects)
-        values = self._encode_per_rank_parts(collector, objects, ranks.rank)
+        parts = self._find_parts()
+        tree, optimizer_classes = self._encode_shared_parts(collector, parts)
+        values = self._encode_per_rank_parts(collector, parts.objects, ranks.rank)
         tree.update(values)
         tree["classes"] = optimizer_classes
         if self.rng:
@@ -235,26 +269,24 @@ class State:
         return values
 
     @torch.no_grad()  # once: a switch for each of many DTensors would be felt
-    def _encode_shared_parts(
-        self, collector: Collector, objects: Mapping[str, Any]
-    ) -> tuple[dict[str, Any], dict[str, str]]:
+    def _encode_shared_parts(self, collector: Collector, parts: _Parts) -> tuple[dict[str, Any], dict[str, str]]:
         """Record and encode model, optimizer, and objects of those kinds; return the tree, and the class of
         each optimizer by its path."""
         tree: dict[str, Any] = {}
         optimizer_classes: dict[str, str] = {}
         fqns: dict[int, str] = {}
-        if self.model is not None and fsdp1.is_used(self.model):
+        if self.model is not None and parts.is_fsdp1:
             self._sharded1 = fsdp1.Dicts(self.model, self.optimizer)
             tree["model"] = codec.encode(self._sharded1.model, "model", collector.add_tensor)
             if self.optimizer is not None:
                 tree["optimizer"] = codec.encode(self._sharded1.optimizer, "optimizer", collector.add_tensor)
         elif self.model is not None:
-            fqns, names = modules.fqns_by_param_id_and_all_names(self.model)
+            fqns = parts.names.first_by_id
             tree["model"] = modules.encode(
                 self.model,
                 "model",
                 collector,
-                names,
+                parts.names.all_names,
                 broadcast_names=self._apart.sent,
                 excluded_names=self._apart.excluded_names(self.model),
             )
@@ -262,11 +294,11 @@ class State:
             tree["optimizer"] = optimizer.encode(self.optimizer, "optimizer", collector, fqns)
         if self.optimizer is not None:
             optimizer_classes["optimizer"] = optimizer.class_of(self.optimizer)
-        for name, thing in objects.items():
+        for name, thing in parts.objects.items():
             path = f"objects.{name}"
             if isinstance(thing, torch.nn.Module):
                 tree[path] = modules.encode(
-                    thing, path, collector, modules.fqns_by_param_id_and_all_names(thing)[1], use=TensorUse.VALUE
+                    thing, path, collector, modules.parameter_names(thing).all_names, use=TensorUse.VALUE
                 )
             elif isinstance(thing, torch.optim.Optimizer):
                 tree[path] = optimizer.encode(thing, path, collector, fqns)
@@ -292,11 +324,11 @@ class State:
         Raises:
             CheckpointError: The state does not fit; it has the missing and the unexpected names.
         """
-        self._require_saved_parts(tree)
-        sharded1 = self.model is not None and fsdp1.is_used(self.model)
-        fqns = self._fqns_by_param_id()
+        parts = self._find_parts()
+        self._require_saved_parts(parts, tree)
+        sharded1, fqns = parts.is_fsdp1, parts.names.first_by_id
         classes = tree.get("classes", {})
-        for path, thing in self._optimizers().items():
+        for path, thing in parts.optimizers.items():
             described = codec.RECORDS in tree and classes.get(path) == optimizer.class_of(thing)
             if not sharded1 and optimizer_state.make_missing_state(
                 thing, tree[path], fqns, records_have_type_and_shape=described
@@ -306,17 +338,16 @@ class State:
         collector = Collector(
             ranks, WalkCache() if self.full else self._cache, full=self.full, gather=False, owned=self._owned
         )
-        live, live_optimizer_classes = self._encode_shared_parts(collector, self.objects)
+        live, live_optimizer_classes = self._encode_shared_parts(collector, parts)
         loaders = {}
+        optimizers: dict[str, torch.optim.Optimizer] = {}
         if not sharded1:
-            loaders = self._module_loaders()
+            loaders, optimizers = self._module_loaders(parts), parts.optimizers
         for path in live:
             if path not in live_optimizer_classes:
                 _require_same_names(path, live[path], tree, loaders.get(path))
-        self._warn_of_other_optimizer_classes(tree)
-        self._filling.replace_misfits_and_match_subclasses(
-            tree, collector, loaders, {} if sharded1 else self._optimizers(), fqns
-        )
+        _warn_of_other_optimizer_classes(parts.optimizers, tree)
+        self._filling.replace_misfits_and_match_subclasses(tree, collector, loaders, optimizers, fqns)
         inplace.collect_fill_targets(self.extra, tree["extra"], "extra", collector, self._filling)
         return self._finish_under_saved_names(collector, live, tree)
 
@@ -376,11 +407,11 @@ class State:
         Raises:
             StateNotSerializable: A value is one that no checkpoint can hold.
         """
-        if self.full or (self.model is not None and fsdp1.is_used(self.model)):
+        if self._is_walk_collective():
             return {}
         collector = Collector(ranks, WalkCache(), owned=self._owned)
-        fqns = self._fqns_by_param_id()
-        things = {"model": self.model, **{f"objects.{name}": thing for name, thing in self.objects.items()}}
+        parts = self._find_parts()
+        things = {"model": self.model, **{f"objects.{name}": thing for name, thing in parts.objects.items()}}
         with torch.no_grad():
             for path, thing in things.items():
                 if isinstance(thing, torch.nn.Module):
@@ -391,15 +422,15 @@ class State:
                         thing,
                         path,
                         collector,
-                        modules.fqns_by_param_id_and_all_names(thing)[1],
+                        modules.parameter_names(thing).all_names,
                         excluded_names=left_out,
                     )
         if ranks.world > 1:
             self._encode_per_rank_parts(collector, {}, ranks.rank)  # what of it is divided has a name that ranks share
         layouts = collector.layouts()
-        for path, optimizer_ in self._optimizers().items():
+        for path, optimizer_ in parts.optimizers.items():
             layouts[path] = TensorLayout("")
-            for name, param in optimizer.parameters_of(optimizer_, fqns):
+            for name, param in optimizer.parameters_of(optimizer_, parts.names.first_by_id):
                 state = f"{path}.state.{name}"
                 if state not in self._owned:
                     layouts[state] = _optimizer_state_layout(param)
@@ -409,30 +440,22 @@ class State:
         """Forget earlier walks, because which rank holds what has changed."""
         self._cache = WalkCache()
 
-    def _require_saved_parts(self, tree: Mapping[str, Any]) -> None:
+    def _require_saved_parts(self, parts: _Parts, tree: Mapping[str, Any]) -> None:
         """Raise CheckpointError for a part of the state that the checkpoint lacks or an optimizer with
         other parameters, before anything is made."""
-        objects = self.objects
-        paths = {f"objects.{name}" for name in objects}
+        paths = {f"objects.{name}" for name in parts.objects}
         paths.update(name for name in ("model", "optimizer") if getattr(self, name) is not None)
-        missing = sorted(paths.difference(tree) - comm_hooks.warn_and_return_missing_hook_states(set(objects), tree))
+        missing_hook_states = comm_hooks.warn_and_return_missing_hook_states(set(parts.objects), tree)
+        missing = sorted(paths.difference(tree) - missing_hook_states)
         if missing:
             saved_parts = sorted(path for path in tree if path in ("model", "optimizer") or path.startswith("objects."))
             raise CheckpointError(
                 f"the checkpoint has no {', '.join(missing)}; it has {', '.join(saved_parts) or 'neither'}",
                 hint="leave out of State what was not saved, restore, then create another State",
             )
-        fqns = self._fqns_by_param_id()
-        for path, thing in self._optimizers().items():
-            if not (path == "optimizer" and self.model is not None and fsdp1.is_used(self.model)):
-                optimizer.require_same_parameters(thing, tree[path], fqns, path)
-
-    def _warn_of_other_optimizer_classes(self, tree: Mapping[str, Any]) -> None:
-        saved = tree.get("classes", {})
-        for path, thing in self._optimizers().items():
-            warning = optimizer.describe_class_change_or_refuse_state_loss(thing, tree[path], saved.get(path), path)
-            if warning is not None:
-                warnings.warn(warning, RuntimeWarning, stacklevel=2)
+        for path, thing in parts.optimizers.items():
+            if not (path == "optimizer" and parts.is_fsdp1):
+                optimizer.require_same_parameters(thing, tree[path], parts.names.first_by_id, path)
 
     def withdraw(self) -> None:
         """Remove the state that `targets` made for optimizers, because nothing was restored."""
@@ -460,16 +483,16 @@ class State:
 
         if self.model is not None and self._sharded1 is not None:
             self._sharded1.load_filled_dicts(tree, tensor)
-        loaders = self._module_loaders()
+        parts = self._find_parts()
+        loaders = self._module_loaders(parts)
         if "model" in loaders and self._sharded1 is None:
             loaders["model"].load_unfilled_state(tree["model"], tensor, wholes, filling.fresh.keys())
-        fqns = self._fqns_by_param_id()
-        for path, thing in self._optimizers().items():
+        for path, thing in parts.optimizers.items():
             if not (path == "optimizer" and self._sharded1 is not None):
                 optimizer_state.Adoption(
-                    thing, tree[path], fqns, live=live, wholes=wholes, tensor=loaded.__getitem__
+                    thing, tree[path], parts.names.first_by_id, live=live, wholes=wholes, tensor=loaded.__getitem__
                 ).load_into_optimizer()
-        for name, other in self.objects.items():
+        for name, other in parts.objects.items():
             path = f"objects.{name}"
             if path in loaders:
                 loaders[path].load_unfilled_state(tree[path], tensor, wholes, filling.fresh.keys())
@@ -503,31 +526,25 @@ class State:
         if self._generators is not None:
             randomness.restore(self._generators)
 
-    def _module_loaders(self) -> dict[str, modules.Loader]:
+    def _module_loaders(self, parts: _Parts) -> dict[str, modules.Loader]:
         loaders = {
-            f"objects.{name}": modules.Loader(thing, use=TensorUse.VALUE)
-            for name, thing in self.objects.items()
+            f"objects.{name}": modules.Loader(thing, modules.parameter_names(thing), use=TensorUse.VALUE)
+            for name, thing in parts.objects.items()
             if isinstance(thing, torch.nn.Module)
         }
         if self.model is not None:
-            loaders["model"] = modules.Loader(self.model, broadcast_names=self._apart.sent)
+            loaders["model"] = modules.Loader(self.model, parts.names, broadcast_names=self._apart.sent)
         return loaders
 
-    def _fqns_by_param_id(self) -> dict[int, str]:
-        """Return the names of the model's parameters by their ids; none without a model."""
-        if self.model is None:
-            return {}
-        return modules.fqns_by_param_id_and_all_names(self.model)[0]
-
-    def _optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        """Return the optimizers by path. The one that is given as the optimizer need not be of torch's
-        class: it may drive one."""
-        objects = {
-            f"objects.{name}": thing for name, thing in self.objects.items() if isinstance(thing, torch.optim.Optimizer)
+    def _optimizers(self, objects: Mapping[str, Any]) -> dict[str, torch.optim.Optimizer]:
+        """Return the optimizers by path; `objects` are those of the state. The one that is given as the
+        optimizer need not be of torch's class: it may drive one."""
+        others = {
+            f"objects.{name}": thing for name, thing in objects.items() if isinstance(thing, torch.optim.Optimizer)
         }
         if self.optimizer is None:
-            return objects
-        return {"optimizer": self.optimizer, **objects}
+            return others
+        return {"optimizer": self.optimizer, **others}
 
 
 def _unwrap(thing: Any) -> Any:
@@ -595,6 +612,14 @@ def _record_per_rank_tensor(collector: Collector, prefix: str, path: str, tensor
     if not gradient or not isinstance(taken, str):
         return taken
     return {"$": "tensor", "name": taken, codec.GRADIENT: gradient}
+
+
+def _warn_of_other_optimizer_classes(optimizers: Mapping[str, torch.optim.Optimizer], tree: Mapping[str, Any]) -> None:
+    saved = tree.get("classes", {})
+    for path, thing in optimizers.items():
+        warning = optimizer.describe_class_change_or_refuse_state_loss(thing, tree[path], saved.get(path), path)
+        if warning is not None:
+            warnings.warn(warning, RuntimeWarning, stacklevel=3)
 
 
 def _optimizer_state_layout(param: torch.Tensor) -> TensorLayout:

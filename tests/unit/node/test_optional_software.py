@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from dataclasses import replace
@@ -17,7 +18,8 @@ from hyperpod_kit.node.creation.apply import apply
 from hyperpod_kit.node.creation.plan import plan
 from hyperpod_kit.node.creation.steps import ALL, OFF_STEP
 from hyperpod_kit.node.machine.context import Node
-from hyperpod_kit.node.optional import docker, enroot, local_disk, pam_slurm_adopt, podman, sssd
+from hyperpod_kit.node.machine.locks import hold_lock
+from hyperpod_kit.node.optional import docker, enroot, local_disk, pam_slurm_adopt, podman, sssd, upkeep
 from hyperpod_kit.node.slurm import controller, pyxis_line
 from hyperpod_kit.node.slurm.hooks import with_kit_block
 
@@ -296,3 +298,18 @@ def test_slurm_makes_a_step_for_each_job_where_the_module_asks_for_it(fake: Any,
     assert "\nPrologFlags=X11,Alloc,Contain\n" in controller.expected_files(asked)[0][str(conf)]
     plain = controller.expected_files(with_steps(fake.node))[0][str(conf)]
     assert "Contain" not in plain and ("Alloc" in plain) != hyperpod
+
+
+def test_a_recurring_part_that_fails_is_named_and_the_others_are_done(fake: Any, monkeypatch: Any) -> None:
+    node = with_steps(fake.node, podman=Podman(), enroot=Enroot())
+    done = []
+
+    def no_room(node: Node) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setitem(upkeep.PARTS, "podman", no_room)
+    monkeypatch.setitem(upkeep.PARTS, "enroot", done.append)
+    assert upkeep.run_upkeep_parts_and_list_failures(node) == ["podman: [Errno 28] No space left on device"]
+    assert done == [node]
+    with hold_lock(node, "upkeep", seconds=0.0):
+        assert upkeep.run_upkeep_parts_and_list_failures(node) == [], "another run is at it"

@@ -302,7 +302,7 @@ def test_slurm_makes_a_step_for_each_job_where_the_module_asks_for_it(fake: Any,
 
 def test_a_recurring_part_that_fails_is_named_and_the_others_are_done(fake: Any, monkeypatch: Any) -> None:
     node = with_steps(fake.node, podman=Podman(), enroot=Enroot())
-    done = []
+    done: list[Node] = []
 
     def no_room(node: Node) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

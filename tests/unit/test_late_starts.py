@@ -41,11 +41,11 @@ def test_children_threads_and_programs_begin_late(pytester: pytest.Pytester, mon
             thread.join()
 
         def test_program():
-            subprocess.run(["true"], check=True)
+            subprocess.run(["cat"], input=b"", check=True)  # it cannot end before it is stopped
 
         def test_who_continues_them_is_nobodys_child():
             children = open(f"/proc/self/task/{os.getpid()}/children").read().split()
-            subprocess.run(["true"], check=True)
+            subprocess.run(["cat"], input=b"", check=True)
             assert children == []
             print("pipe", os.readlink(f"/proc/self/fd/{late_starts._continuer}"))
     """)

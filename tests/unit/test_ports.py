@@ -27,10 +27,12 @@ sys.stdin.read()
 
 @pytest.fixture
 def own_block(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """The first port of a block that this process has just reserved, and has given no port of."""
+    """The first port of a block that this process has just reserved, has given no port of, and finds free."""
     monkeypatch.setattr(ports, "_reservations", [])
-    monkeypatch.setattr(ports, "_unused", ports._reserve_block())
-    yield ports._unused[0]
+    # Connections of a program that has ended, as its block's reservation has, keep their ports for a minute.
+    block = next(block for block in iter(ports._reserve_block, None) if ports._are_free(block))
+    monkeypatch.setattr(ports, "_unused", block)
+    yield block[0]
     for reservation in ports._reservations:
         reservation.close()
 

@@ -13,13 +13,11 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import select
 import signal
 import subprocess
 import threading
-import time
 from time import sleep  # tests put their own in its place in the module
-from typing import Any, Callable, List, Tuple
+from typing import Any, Callable
 
 SHARE = 0.5
 """Of forks and programs that begin late."""
@@ -37,25 +35,21 @@ def _draw(share: float) -> float:
     return _random.uniform(0, LONGEST) if chosen else 0.0
 
 
-def _continue_until_closed(reader: int) -> None:
-    """Continues each process of a line `pid seconds` when its time has come."""
-    waiting: List[Tuple[float, int]] = []
-    rest, is_open = b"", True
-    while is_open or waiting:
-        timeout = max(0.0, min(waiting)[0] - time.monotonic()) if waiting else None
-        if is_open and select.select([reader], [], [], timeout)[0]:
-            received = os.read(reader, 65536)
-            is_open = bool(received)
-            *lines, rest = (rest + received).split(b"\n")
-            for line in lines:
-                pid, seconds = line.split()
-                waiting.append((time.monotonic() + float(seconds), int(pid)))
-        elif not is_open and timeout:
-            sleep(timeout)
-        for due in [due for due in waiting if due[0] <= time.monotonic()]:
-            waiting.remove(due)
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(due[1], signal.SIGCONT)
+def _continue_others(reader: int) -> None:
+    """Continue each process of a line `pid seconds` when its time has come, until nobody can write any more."""
+    timers = []
+    with os.fdopen(reader) as lines:
+        for line in lines:
+            pid, seconds = line.split()
+            timers.append(threading.Timer(float(seconds), _continue, (int(pid),)))
+            timers[-1].start()
+    for timer in timers:
+        timer.join()
+
+
+def _continue(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)
 
 
 def _start_continuer() -> int:
@@ -72,7 +66,7 @@ def _start_continuer() -> int:
     os.closerange(0, reader)
     os.closerange(reader + 1, 4096)
     try:
-        _continue_until_closed(reader)
+        _continue_others(reader)
     finally:
         os._exit(0)
 

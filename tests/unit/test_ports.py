@@ -30,7 +30,9 @@ def own_block(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """The first port of a block that this process has just reserved, has given no port of, and finds free."""
     monkeypatch.setattr(ports, "_reservations", [])
     # Connections of a program that has ended, as its block's reservation has, keep their ports for a minute.
-    block = next(block for block in iter(ports._reserve_block, None) if ports._are_free(block))
+    block = ports._reserve_block()
+    while not ports._are_free(block):
+        block = ports._reserve_block()
     monkeypatch.setattr(ports, "_unused", block)
     yield block[0]
     for reservation in ports._reservations:

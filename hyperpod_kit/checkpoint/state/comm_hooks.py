@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from hyperpod_kit.checkpoint.state import modules, randomness
+from hyperpod_kit.checkpoint.state import randomness
 from hyperpod_kit.errors import StateNotSerializable
 
 PREFIX = "ddp-hook-"
@@ -161,7 +161,7 @@ def _ddp_wrappers_around_or_inside(model: torch.nn.Module | None) -> Iterator[DD
     if isinstance(outer, DDP):
         yield outer
     elif model is not None:
-        yield from (module for module in modules.iter_modules(model) if isinstance(module, DDP))
+        yield from (module for module in model.modules() if isinstance(module, DDP))
 
 
 def _registered_hook_states(wrapper: DDP) -> list[Any]:

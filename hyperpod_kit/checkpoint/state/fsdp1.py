@@ -13,14 +13,13 @@ from typing import Any
 import torch
 
 from hyperpod_kit.checkpoint.codec import codec
-from hyperpod_kit.checkpoint.state import modules
 
 
 def is_used(model: torch.nn.Module) -> bool:
     """Return whether a module inside is wrapped by FullyShardedDataParallel."""
     fsdp_module = sys.modules.get("torch.distributed.fsdp.fully_sharded_data_parallel")
     kind = getattr(fsdp_module, "FullyShardedDataParallel", None)
-    return kind is not None and any(isinstance(module, kind) for module in modules.iter_modules(model))
+    return kind is not None and any(isinstance(module, kind) for module in model.modules())
 
 
 class Dicts:

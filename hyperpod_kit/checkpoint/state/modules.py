@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -25,24 +25,6 @@ def unwrap_ddp_and_compile(model: torch.nn.Module) -> torch.nn.Module:
     if isinstance(inner, torch.nn.Module):
         return unwrap_ddp_and_compile(inner)
     return model
-
-
-def iter_modules(root: torch.nn.Module) -> Iterator[torch.nn.Module]:
-    """Yield a module and each one inside of it once, in the order of `Module.modules`.
-
-    That one makes a name for every module on its way, and yields each through all generators above it: some
-    thirty times as long for the modules of a transformer, in every restore.
-    """
-    visited: set[int] = set()
-    stack = [root]
-    while stack:
-        module = stack.pop()
-        if id(module) in visited:
-            continue
-        visited.add(id(module))
-        yield module
-        children = [child for _, child in module._modules.items() if child is not None]
-        stack += reversed(children)
 
 
 class ParameterNames(NamedTuple):

@@ -619,7 +619,7 @@ def _warn_of_other_optimizer_classes(optimizers: Mapping[str, torch.optim.Optimi
     for path, thing in optimizers.items():
         warning = optimizer.describe_class_change_or_refuse_state_loss(thing, tree[path], saved.get(path), path)
         if warning is not None:
-            warnings.warn(warning, RuntimeWarning, stacklevel=3)
+            warnings.warn(warning, RuntimeWarning, stacklevel=2)
 
 
 def _optimizer_state_layout(param: torch.Tensor) -> TensorLayout:

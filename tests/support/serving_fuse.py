@@ -1,7 +1,7 @@
 """A real FUSE daemon in a process of its own, to be killed or stopped. Loaded by conftest.py; as a program it is the
-daemon: `serving_fuse.py DIRECTORY TARGET SOURCE SUBTYPE OPTIONS`. After SIGUSR1 it takes requests and answers none, so
-that whoever asks waits in D state, out of reach of SIGKILL; after a number on its standard input it does so when it has
-answered so many more."""
+daemon: `serving_fuse.py DIRECTORY TARGET SOURCE SUBTYPE OPTIONS`. After SIGUSR1 (`silence`) it takes requests and
+answers none, so that whoever asks waits in D state, out of reach of SIGKILL; after a number on its standard input it
+does so when it has answered so many more."""
 
 from __future__ import annotations
 
@@ -47,13 +47,24 @@ def serving_mount(
         subprocess.run(["umount", "--lazy", str(path)], check=False, stderr=subprocess.DEVNULL, timeout=20)
 
 
+def silence(daemon: subprocess.Popen[str]) -> None:
+    """Have the daemon answer nothing more; when this returns, it answers nothing."""
+    daemon.send_signal(signal.SIGUSR1)
+    assert daemon.stdout is not None and daemon.stdout.readline() == "silent\n"
+
+
 def main(directory: str, target: str, source: str, subtype: str, options: str) -> None:
     from hyperpod_rehearsal.standins.fuse.session import FuseSession, Handler, mount_and_return_fuse_descriptor
     from hyperpod_rehearsal.standins.fuse.wire import FuseRequest, Payload
     from hyperpod_rehearsal.standins.passthrough.filesystem import PassThrough
 
     silent = threading.Event()
-    signal.signal(signal.SIGUSR1, lambda *_: silent.set())
+
+    def fall_silent(*_: object) -> None:
+        silent.set()
+        os.write(1, b"silent\n")
+
+    signal.signal(signal.SIGUSR1, fall_silent)
     rest: Iterator[None] = itertools.repeat(None)
 
     def count_from_now() -> None:

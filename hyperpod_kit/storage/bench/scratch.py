@@ -27,11 +27,10 @@ class Scratch:
     SIGTERM ends the block as an exception does. `reserve(size)` before each write counts the bytes.
     """
 
-    def __init__(self, mount: Path, budget: float, *, fullest: float = MAX_SHARE) -> None:
+    def __init__(self, mount: Path, budget: float) -> None:
         """Raises OSError when the directory cannot be made."""
         self.mount = mount
         self.remaining = budget
-        self._fullest = fullest
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=mount))
         self._previous_handler: object = None
 
@@ -63,10 +62,9 @@ class Scratch:
         # As df counts: what is reserved for root is no room.
         used = (file_system.f_blocks - file_system.f_bfree) * file_system.f_frsize
         total = used + file_system.f_bavail * file_system.f_frsize
-        if total and used + size > self._fullest * total:
+        if total and used + size > MAX_SHARE * total:
             raise BudgetSpent(
-                f"{label}: {self.mount} would be {(used + size) / total:.0%} full, and a bench stops at "
-                f"{self._fullest:.0%}"
+                f"{label}: {self.mount} would be {(used + size) / total:.0%} full, and a bench stops at {MAX_SHARE:.0%}"
             )
         self.remaining -= size
 

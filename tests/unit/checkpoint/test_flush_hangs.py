@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +21,7 @@ from hyperpod_kit.checkpoint.agent.shm.control_page import COMPLETE_STATES
 from hyperpod_kit.checkpoint.repository import selection
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.system.wait import fixed_pause
-from tests.support.serving_fuse import serving_mount
+from tests.support.serving_fuse import serving_mount, silence
 from tests.support.wait import scaled, until
 
 pytestmark = pytest.mark.needs("root", "fuse")
@@ -41,7 +40,7 @@ class HangingRoot(NamedTuple):
 
     def hang(self) -> None:
         """From now on the daemon takes requests and answers none."""
-        self.daemon.send_signal(signal.SIGUSR1)
+        silence(self.daemon)
 
     def hang_after(self, answers: int) -> None:
         """It answers so many more requests, and none then."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.model.node_config import HealthPolicy
 from hyperpod_kit.node.health.repair import repair_if_needed_and_save_outcome
 from hyperpod_kit.node.observe.probe import probe
+from tests.support.serving_fuse import silence
 from tests.support.wait import scaled, until
 from tests.unit.node.fakes import ticked
 
@@ -142,7 +142,7 @@ def test_a_prober_in_d_state_holds_up_nobody_and_gets_no_company(make_node: Any,
     with serving_mount(fake.root / "fsx") as daemon:
         fake.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")
         assert ticked(fake.node).records["fsx"].state == "ok"
-        daemon.send_signal(signal.SIGUSR1)
+        silence(daemon)
         pids = set()
         for _ in range(3):
             assert {name: one.state for name, one in ticked(fake.node).records.items()} == {"fsx": "hung", "home": "ok"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import subprocess
 from pathlib import Path
 from typing import Any, Dict, Iterator, List
@@ -28,6 +27,7 @@ from hyperpod_kit.node.memory.orphaned_snapshots import (
 from hyperpod_kit.system import process
 from hyperpod_lab.torture import day
 from tests.faults import capturer
+from tests.support.serving_fuse import silence
 from tests.support.wait import until
 
 HERE = "ip-10-1-0-20"
@@ -100,7 +100,7 @@ def test_a_round_ends_where_a_root_hangs(
         capture(fake.root / "dev/shm", tmp_path / "root", job="6")
         for job in ("5", "6"):
             fake.runner.on(f"squeue job {job}", 1, "slurm_load_jobs error: Invalid job id specified")
-        daemon.send_signal(signal.SIGUSR1)
+        silence(daemon)
         stuck = next(swept for swept in save_and_free_ended_jobs_memory(fake.node) or [] if swept.job == "5")
         assert (
             not stuck.done and f"not done after 3 s: {tmp_path / 'mount/root'} has not taken step 10" in stuck.summary

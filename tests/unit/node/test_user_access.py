@@ -8,7 +8,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -27,7 +26,7 @@ from hyperpod_kit.model.optional_steps import OptionalSteps, Sssd
 from hyperpod_kit.model.shares import Group
 from hyperpod_kit.node.health.warnings import warning_lines_about_node
 from hyperpod_kit.node.observe import user_access
-from tests.support.serving_fuse import serving_mount
+from tests.support.serving_fuse import serving_mount, silence
 from tests.support.wait import scaled
 from tests.unit.node.fakes import FakeNode, ticked
 
@@ -208,7 +207,7 @@ def test_what_a_user_mounts_below_a_mount_is_not_asked(node_of: MakeNode) -> Non
     """It may answer nothing, and then the time of all other mounts would be gone."""
     fake = configured(node_of([LUSTRE, BUCKET]), health=HealthPolicy(deadline=scaled(5.0)))
     with serving_mount(place(fake, "/fsx/a")) as daemon:
-        daemon.send_signal(signal.SIGUSR1)
+        silence(daemon)
         assert set(refused(fake)) == {"fsx", "out"}
 
 
@@ -219,7 +218,7 @@ def test_a_mount_that_hangs_for_users_gets_no_verdict_and_keeps_no_lock(node_of:
     lock = fake.root / "lock"
     with serving_mount(fake.root / "fsx") as daemon:
         os.stat(fake.root / "fsx")
-        daemon.send_signal(signal.SIGUSR1)
+        silence(daemon)
         with lock.open("w") as mine:
             fcntl.flock(mine, fcntl.LOCK_EX)
             assert refused(fake) == {}

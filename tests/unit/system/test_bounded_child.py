@@ -15,9 +15,9 @@ import pytest
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.system import bounded_child
 from hyperpod_kit.system.bounded_child import NoResponse, call_in_child
-from tests.support.serving_fuse import serving_mount
+from tests.support.serving_fuse import serving_mount, silence
 from tests.support.silent_fuse import silent_mount
-from tests.support.wait import Deadline, scaled, until
+from tests.support.wait import Deadline, until
 
 
 def test_what_it_returns_comes_and_what_it_changes_does_not() -> None:
@@ -88,17 +88,17 @@ def test_a_mount_that_hangs_costs_the_child(tmp_path: Path) -> None:
 def test_a_child_that_the_kernel_holds_is_left_behind_and_reaped_later(tmp_path: Path) -> None:
     path = tmp_path / "mount"
 
-    def list_until_it_hangs() -> None:
-        while True:
-            os.listdir(path)
-
-    with serving_mount(path) as daemon:
-        daemon.send_signal(signal.SIGUSR1)
+    def children_left_behind() -> List[int]:
+        """Call once more: on a busy machine the child may be killed before it has asked the mount."""
         deadline = Deadline(20)
         with pytest.raises(NoResponse):
-            call_in_child("the mount", list_until_it_hangs, scaled(0.5))
+            call_in_child("the mount", lambda: os.listdir(path), 0.5)
         assert not deadline.has_passed()
-        (pid,) = bounded_child._unreaped
+        return bounded_child._unreaped
+
+    with serving_mount(path) as daemon:
+        silence(daemon)
+        (pid,) = until(children_left_behind, what="child that the kernel holds")
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         assert state == "D", "it ignores SIGKILL"
         assert call_in_child("another", lambda: 1, 30) == 1, "the next call waits for nobody"

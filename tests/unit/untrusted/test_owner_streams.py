@@ -14,7 +14,7 @@ import pytest
 
 from hyperpod_kit.untrusted import owner
 from tests.support.rows import full
-from tests.support.serving_fuse import serving_mount
+from tests.support.serving_fuse import serving_mount, silence
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 IN_TIME = 100.0
@@ -34,7 +34,7 @@ def hanging_root(tmp_path: Path) -> Iterator[Path]:
     with serving_mount(tmp_path / "mount") as daemon:
         root = tmp_path / "mount" / "root"
         root.mkdir()
-        daemon.send_signal(signal.SIGUSR1)
+        silence(daemon)
         yield root
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hyperpod_kit.errors import Absent, HyperpodKitError, RunError
-from hyperpod_kit.storage.bench import run
+from hyperpod_kit.storage.bench import run, scratch
 from hyperpod_kit.storage.bench.measurements import fio, probes, small, streams
 from hyperpod_kit.storage.bench.measurements.shape import fit_shape
 from hyperpod_kit.storage.bench.measurements.streams import BLOCK, StreamSample
@@ -27,6 +27,19 @@ from tests.unit.storage.bench.poor_mount import poor_mount
 
 MIB = 2**20
 QUIET: Any = lambda line: None  # noqa: E731
+
+COMMAND_ON_A_DISK_OF_ANY_FULLNESS = """
+from hyperpod_kit.cli.main import main
+from hyperpod_kit.storage.bench import scratch
+scratch.MAX_SHARE = 1.0
+main()
+"""
+
+
+@pytest.fixture
+def disk_of_any_fullness(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk of the machine that runs the tests may be as full as it likes."""
+    monkeypatch.setattr(scratch, "MAX_SHARE", 1.0)
 
 
 def modelled(count: int, each: float, *, first: float, stream: float, whole: float = 1e18, noise: float = 1.0) -> Any:
@@ -66,26 +79,29 @@ def test_what_no_sample_shows_is_not_claimed() -> None:
     assert backwards is not None and backwards.first == 0 and backwards.stream > 0
 
 
+@pytest.mark.usefixtures("disk_of_any_fullness")
 def test_c3_no_byte_is_written_past_the_budget(tmp_path: Path) -> None:
-    with Scratch(tmp_path, 10 * MIB) as scratch:
-        scratch.reserve_bytes_within_budget_and_room(6 * MIB, "one")
+    with Scratch(tmp_path, 10 * MIB) as directory:
+        directory.reserve_bytes_within_budget_and_room(6 * MIB, "one")
         with pytest.raises(BudgetSpent, match="5 MB more would exceed the budget; 4 MB are left"):
-            scratch.reserve_bytes_within_budget_and_room(5 * MIB, "two")
-        scratch.reserve_bytes_within_budget_and_room(4 * MIB, "three")
+            directory.reserve_bytes_within_budget_and_room(5 * MIB, "two")
+        directory.reserve_bytes_within_budget_and_room(4 * MIB, "three")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_c3_a_mount_is_not_filled(tmp_path: Path) -> None:
+def test_c3_a_mount_is_not_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     room = os.statvfs(tmp_path)
     free = room.f_bavail * room.f_frsize
     whole = (room.f_blocks - room.f_bfree) * room.f_frsize + free
     used = 1 - free / whole
-    with Scratch(tmp_path, 2 * whole, fullest=used + (1 - used) / 2) as scratch:
-        scratch.reserve_bytes_within_budget_and_room(MIB, "a little")
+    monkeypatch.setattr(scratch, "MAX_SHARE", used + (1 - used) / 2)
+    with Scratch(tmp_path, 2 * whole) as directory:
+        directory.reserve_bytes_within_budget_and_room(MIB, "a little")
         with pytest.raises(BudgetSpent, match="a bench stops at"):
-            scratch.reserve_bytes_within_budget_and_room(0.75 * (1 - used) * whole, "most of it")
+            directory.reserve_bytes_within_budget_and_room(0.75 * (1 - used) * whole, "most of it")
 
 
+@pytest.mark.usefixtures("disk_of_any_fullness")
 def test_c3_the_streams_of_a_whole_bench_keep_the_budget_and_leave_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,6 +122,7 @@ def test_c3_the_streams_of_a_whole_bench_keep_the_budget_and_leave_nothing(
     json.dumps(found.to_json())
 
 
+@pytest.mark.usefixtures("disk_of_any_fullness")
 def test_c3_what_the_budget_does_not_cover_is_named(tmp_path: Path) -> None:
     asked = ReplayRequest(10**12, 2, ("dcp",))
     found = run.measure_mount(run.parse_mount(str(tmp_path)), 9 * BLOCK, (1, 2), asked, QUIET)
@@ -116,7 +133,7 @@ def test_c3_what_the_budget_does_not_cover_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_c3_nothing_stays_when_it_is_stopped(tmp_path: Path, number: int, code: int) -> None:
-    words = [sys.executable, "-m", "hyperpod_kit.cli.main", "storage", "bench", str(tmp_path)]
+    words = [sys.executable, "-c", COMMAND_ON_A_DISK_OF_ANY_FULLNESS, "storage", "bench", str(tmp_path)]
     bench = subprocess.Popen([*words, "--no-replay", "--budget", "3GiB"], stderr=subprocess.DEVNULL)
     try:
         wait.until(lambda: any(map(os.path.getsize, tmp_path.glob("*/streams/*"))), what="a stream that writes")
@@ -199,6 +216,7 @@ def test_a_mount_is_named_by_its_type_or_by_its_admin(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.usefixtures("disk_of_any_fullness")
 def test_a_checkpoint_is_replayed_by_each_writer_and_the_plan_reads_it(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     mount, out = tmp_path / "mount", tmp_path / "calibration.json"
@@ -221,7 +239,8 @@ def test_c3_nothing_stays_when_it_is_stopped_in_a_replay(tmp_path: Path, number:
     mount, shared = tmp_path / "mount", tmp_path / "shm"
     mount.mkdir()
     shared.mkdir()
-    words = [sys.executable, "-m", "hyperpod_kit.cli.main", "storage", "bench", str(mount), "--budget", "600MB"]
+    words = [sys.executable, "-c", COMMAND_ON_A_DISK_OF_ANY_FULLNESS, "storage", "bench", str(mount)]
+    words += ["--budget", "600MB"]
     bench = subprocess.Popen(
         [*words, "--streams", "1"], stderr=subprocess.DEVNULL, env={**os.environ, "HPK_SHM_DIR": str(shared)}
     )

@@ -86,6 +86,7 @@ def test_one_member_is_read_of_many(tmp_path, ending):
 
 def test_a_large_member_is_no_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(compressed, "_MAX_MEMORY_BYTES", 1000)
+    monkeypatch.setattr(compressed, "_MIN_FREE_BYTES", 0)
     folder = tmp_path / "corpus"
     folder.mkdir()
     (folder / "a.txt.gz").write_bytes(gzip.compress("".join(f"line {n}\n" for n in range(5000)).encode()))
@@ -152,6 +153,7 @@ def test_what_was_compressed_well_comes_out_in_parts(tmp_path, ending, monkeypat
 
 def test_members_on_disk_are_let_go_of_for_room(tmp_path, monkeypatch):
     monkeypatch.setattr(compressed, "_MAX_MEMORY_BYTES", 100)
+    monkeypatch.setattr(compressed, "_MIN_FREE_BYTES", 0)
     monkeypatch.setattr(compressed, "_MAX_MEMBERS_ON_DISK", 2)
     folder = tmp_path / "corpus"
     folder.mkdir()

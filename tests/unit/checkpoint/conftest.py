@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
+import signal
 from pathlib import Path
 from typing import Any, Callable, Iterator, List, Tuple
 
@@ -23,14 +25,18 @@ DEAD = (2**22 + 1, 1)  # above the kernel's largest pid
 
 
 @pytest.fixture
-def shm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory of its own in place of /dev/shm."""
+def shm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory of its own in place of /dev/shm. An agent that a failed test has stopped ends with it."""
     folder = tmp_path / "shm"
     folder.mkdir()
     monkeypatch.setenv("HPK_SHM_DIR", str(folder))
     for name in ("HPK_RESUME_FROM", "HPK_DIGEST", "HPK_FAILPOINT", "SLURM_JOB_ID"):
         monkeypatch.delenv(name, raising=False)
-    return folder
+    yield folder
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if os.readlink(process / "fd/1").startswith(f"{folder}/"):
+                os.kill(int(process.name), signal.SIGKILL)
 
 
 Capture = Callable[..., shm_slots.Slot]

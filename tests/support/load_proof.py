@@ -1,11 +1,13 @@
-"""No flake under load: every test file that starts a process, many times beside others.
+"""No flake under load: every test that starts a process, many times beside others.
 
+    PYTEST_ADDOPTS="-p tests.support.process_starts --record-starts=$PWD/build/process-starts.txt" make test
     python -m tests.support.load_proof [--rounds 20] [--at-once 8] [--rows build/load-proof.jsonl] [FILE…]
 
-So many files run at once that each waits for a processor most of the time: they are each other's load, and no processor
-time is spent on load alone. Some rounds of a file share a process, as its tests share one with others in the gate: the
-imports cost more than most files' tests. A row with the commit is appended for each such series; a run that was
-interrupted goes on with the others. The last lines of pytest stand in the row of a series that failed.
+The first command finds these tests. In the second, so many files run at once that each waits for a processor most of
+the time: they are each other's load, and no processor time is spent on load alone. Some rounds of a file share a
+process, as its tests share one with others in the gate: the imports cost more than most files' tests. A row with the
+commit is appended for each such series; a run that was interrupted goes on with the others. The last lines of pytest
+stand in the row of a series that failed.
 """
 
 from __future__ import annotations
@@ -13,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import subprocess
 import sys
 import time
@@ -22,10 +23,9 @@ from pathlib import Path
 from typing import Dict, List, Set, Tuple
 
 from tests.suite.run import APART, INTERRUPTED, can_run_apart
-from tests.support import packages
+from tests.support.process_starts import read_starts
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-STARTS_A_PROCESS = re.compile(r"subprocess|warm\.|multiprocessing|os\.fork|PrivateSlurm|\bPopen\b")
 EVERY_TEST_IS_FULL = 5
 """What pytest exits with where no test of a file was selected."""
 SECONDS = 7200
@@ -35,14 +35,10 @@ LINES = 30
 """Of pytest's output, kept of a round that failed."""
 
 
-def files() -> List[str]:
-    """Test files that start processes, without those that boot machines."""
-    found = []
-    for path in sorted(path for tests in packages.TESTS for path in tests.rglob("test_*.py")):
-        place = str(path.relative_to(CHECKOUT))
-        if not place.startswith("tests/rehearsal/") and STARTS_A_PROCESS.search(path.read_text()):
-            found.append(place)
-    return found
+def files(starts: Path) -> List[str]:
+    """Test files with tests that start processes, without those that boot machines."""
+    paths = {test.partition("::")[0] for test in read_starts(starts)}
+    return sorted(path for path in paths if not path.startswith("tests/rehearsal/"))
 
 
 def finished(rows: Path) -> Set[Tuple[str, int]]:
@@ -70,9 +66,10 @@ def append(rows: Path, row: Dict[str, object]) -> None:
         opened.write(json.dumps(row) + "\n")
 
 
-def run(file: str, first: int, count: int, prefix: List[str]) -> Dict[str, object]:
+def run(file: str, first: int, count: int, starts: Path, prefix: List[str]) -> Dict[str, object]:
     """One series of a file's rounds; a row."""
     options = ["-p", "no:cacheprovider", "-n", "0", "-m", "not full", "--keep-duplicates"]
+    options += ["-p", "tests.support.process_starts", f"--only-starts={starts}"]
     pytest = [sys.executable, "-m", "pytest", *options, *[file] * count]
     begun = time.monotonic()
     load = os.getloadavg()[0]
@@ -102,16 +99,19 @@ def run(file: str, first: int, count: int, prefix: List[str]) -> Dict[str, objec
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.support.load_proof")
-    parser.add_argument("files", nargs="*", help="test files (all that start processes)")
+    parser.add_argument("files", nargs="*", help="test files (all with tests that start processes)")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--at-once", type=int, default=8, help="files that run beside each other")
     parser.add_argument("--rows", type=Path, default=CHECKOUT / "build/load-proof.jsonl")
+    parser.add_argument("--starts", type=Path, default=CHECKOUT / "build/process-starts.txt", help="the tests")
     options = parser.parse_args()
+    if not options.starts.is_file():
+        parser.error(f"no such file: {options.starts}. Record it with tests.support.process_starts.")
     options.rows.parent.mkdir(parents=True, exist_ok=True)
     absent = [file for file in options.files if not (CHECKOUT / file).is_file()]
     if absent:
         parser.error(f"no such file: {', '.join(absent)}")
-    plan = planned(options.files or files(), options.rounds)
+    plan = planned(options.files or files(options.starts), options.rounds)
     earlier = finished(options.rows)
     due = [(file, first, count) for file, first, count in plan if (file, first) not in earlier]
     # As in the gate: a /dev/shm and processes of its own for each.
@@ -119,7 +119,7 @@ def main() -> int:
     failed = 0
     pool = ThreadPoolExecutor(options.at_once)
     try:
-        series = [pool.submit(run, file, first, count, prefix) for file, first, count in due]
+        series = [pool.submit(run, file, first, count, options.starts, prefix) for file, first, count in due]
         for number, ended in enumerate(as_completed(series), len(plan) - len(due) + 1):
             row = ended.result()
             append(options.rows, row)

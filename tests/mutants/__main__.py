@@ -11,12 +11,14 @@ written to `equivalent.json` by hand, {"MUTANT": "reason"}, and the next one of 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import random
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Dict, Iterator, List, Sequence
@@ -24,6 +26,7 @@ from typing import Dict, Iterator, List, Sequence
 import coverage
 
 from tests.mutants.operators import Site, mutated, sites
+from tests.suite.run import APART, can_run_apart
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 MOST_TESTS = 60
@@ -102,6 +105,8 @@ class Copy:
 
     def __init__(self, place: Path) -> None:
         self.place = place / "copy"
+        # A mutant may send a signal to whom it should not: it sees no other processes.
+        self._prefix = APART if can_run_apart() else []
         shutil.rmtree(self.place, ignore_errors=True)
         for name in tracked_files():
             copied = self.place / name
@@ -114,7 +119,12 @@ class Copy:
         given = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **environment}
         try:
             done = subprocess.run(
-                argv, cwd=self.place, env=given, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=seconds
+                [*self._prefix, *argv],
+                cwd=self.place,
+                env=given,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                timeout=seconds,
             )
         except subprocess.TimeoutExpired:
             return 124
@@ -193,6 +203,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=30)
     parser.add_argument("--place", type=Path, default=CHECKOUT / "build/mutants")
+    parser.add_argument("--at-once", type=int, default=2, help="maps that are made beside each other")
     parser.add_argument("--package", action="append", choices=PACKAGES, help="only of this one; may be repeated")
     options = parser.parse_args()
     place: Path = options.place.resolve()
@@ -202,9 +213,14 @@ def main() -> int:
     rows = [json.loads(line) for line in rows_file.read_text().splitlines()] if rows_file.exists() else []
     tried = {row["mutant"]: row for row in rows}
     copy = Copy(place)
+    packages = options.package or list(PACKAGES)
+    due = (mutant for mutant in drawn(options.seed, packages) if mutant.name not in {*equivalent, *tried})
+    packages_due = sorted({mutant.package for mutant in itertools.islice(due, max(0, options.count - len(tried)))})
+    with ThreadPoolExecutor(options.at_once) as pool:
+        list(pool.map(lambda package: copy.map_of(package, GATE, place), packages_due))
     names: List[str] = []
     counts = {"gate": 0, "all": 0}
-    for mutant in drawn(options.seed, options.package or list(PACKAGES)):
+    for mutant in drawn(options.seed, packages):
         if len(names) == options.count:
             break
         if mutant.name in equivalent:

@@ -155,6 +155,48 @@ def test_a_start_waits_for_a_flush_that_gets_on(shm: Path, flushing: Any) -> Non
     assert other.wait(10) == 0, "nobody ended it"
 
 
+RELEASING = """
+import sys, time
+from hyperpod_kit.checkpoint.agent.shm import lock
+held = lock.try_acquire(sys.argv[1])
+print("held", flush=True)
+sys.stdin.readline()
+held.release()
+print("released", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_flush_that_releases_the_lock_at_that_moment_goes_on_with_other_runs(
+    shm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at who holds the lock and the look at whether it gets on."""
+    path = str(shm / "x.lock")
+    read = lock.read_agent_and_trainer
+    other = subprocess.Popen(
+        [sys.executable, "-c", RELEASING, path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+    )
+    requests, responses = other.stdin, other.stdout
+    assert requests is not None and responses is not None
+
+    def read_before_the_release(path: str) -> Any:
+        holder = read(path)
+        requests.write(b"\n")
+        requests.flush()
+        assert responses.readline() == b"released\n"
+        return holder
+
+    with other:
+        assert responses.readline() == b"held\n"
+        monkeypatch.setattr(lock, "read_agent_and_trainer", read_before_the_release)
+        lock.acquire_ending_stale_agent(path, process.this_process()).release()
+        other.communicate(b"\n", timeout=60)
+    assert other.returncode == 0, "it was ended, and with it what it was about to save"
+
+
 def test_a_start_ends_a_flush_that_stands_still_or_takes_too_long(shm: Path, flushing: Any) -> None:
     path = shm / "x.lock"
     other = flushing(path, 600.0, "ends")

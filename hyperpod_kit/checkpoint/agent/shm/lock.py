@@ -107,9 +107,14 @@ class HolderSigns:
         self._since = 0.0
 
     def seconds_since_sign(self) -> float:
-        """Return the seconds since the holder's last sign; infinite where there is no file."""
+        """Return the seconds since the holder's last sign.
+
+        0 where there is no file: its holder has just released the lock. Infinite where the file cannot be looked at.
+        """
         try:
             mtime = os.lstat(self._path).st_mtime_ns
+        except FileNotFoundError:
+            return 0.0
         except OSError:
             return float("inf")
         if self._last_mtime is None:

@@ -14,8 +14,8 @@ from tests.unit.job.test_real_slurm import MAIN, PYTHON, Work
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.needs("slurm")]
 
-SILENT = scaled(15.0)
-"""Seconds, beyond the ten after which a step looks hung."""
+SILENT = 15.0
+"""Seconds of an idle machine, beyond the ten after which a step looks hung."""
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,9 @@ def hung(work: Work) -> Work:
     work.submit(*trainer, run="--stall never --requeue-after-cancel root")
     until(work.checkpoints, what="checkpoint")
     mark = work.place / "once"
-    until(lambda: mark.exists() and time.time() - mark.stat().st_mtime > SILENT, what="a hang of some seconds")
+    until(mark.exists, what="the last rank's hang")
+    silent = scaled(SILENT)
+    until(lambda: time.time() - mark.stat().st_mtime > silent, timeout=60.0 + silent, what="a hang of some seconds")
     return work
 
 

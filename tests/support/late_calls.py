@@ -61,7 +61,7 @@ def _draw() -> float:
 def _is_called_by_product() -> bool:
     try:
         frame = sys._getframe(2)
-    except ValueError:  # the interpreter's own call, at its start
+    except ValueError:  # the interpreter's own call, as at its end: no Python code has made it
         return False
     for _ in range(CALLERS):
         if PRODUCT in frame.f_code.co_filename:

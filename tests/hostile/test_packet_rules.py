@@ -29,6 +29,7 @@ from hyperpod_kit.node.machine.files import read_json
 from hyperpod_kit.node.machine.paths import NodePaths
 from hyperpod_kit.node.machine.timing import Clock
 from hyperpod_kit.run import LocalRunner
+from tests.support.wait import until
 
 ATTACKER, LISTED = 4001, 4002
 EFS = EfsMount("data", "/efs", "fs-0123456789abcdef0")
@@ -93,10 +94,15 @@ def nft(*words):
 
 subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run"], check=True)
 # Without nodad the kernel lets nobody bind the address of IPv6 until it has looked for others that have it, later on.
+# Its route comes later all the same, from a kernel thread: until then, nobody reaches the address.
 for words in (["link", "set", "lo", "up"], ["addr", "add", "10.99.0.1/32", "dev", "lo"],
               ["addr", "add", "169.254.169.254/32", "dev", "lo"],
               ["addr", "add", "fd00:ec2::254/128", "dev", "lo", "nodad"]):
     subprocess.run(["ip", *words], check=True)
+def has_route(address):
+    return address in subprocess.run(["ip", "-6", "route", "show", "table", "local"], text=True, check=True,
+                                     stdout=subprocess.PIPE).stdout
+until(lambda: has_route("fd00:ec2::254"), 20, what="a route to the address of IPv6")
 """
 
 NFS = (

@@ -11,6 +11,7 @@ written to `equivalent.json` by hand, {"MUTANT": "reason"}, and the next one of 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import itertools
 import json
 import os
@@ -21,7 +22,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, Iterator, List, Sequence
+from typing import Dict, Iterator, List, Sequence, Set
 
 import coverage
 
@@ -33,6 +34,8 @@ MOST_TESTS = 60
 """Tests of a mutant that are run at most, those that take the fewest lines first: they look at it most closely."""
 SECONDS = 900
 MAP_SECONDS = 7200
+SPARE = 3
+"""Mutants that are drawn for each one that counts: some are equivalent, or no unit test executes their line."""
 GATE = "not full and not rehearsal"
 FULL = "full and not rehearsal"
 USAGE_ERROR = 4
@@ -85,6 +88,14 @@ def drawn(seed: int, packages: Sequence[str]) -> Iterator[Mutant]:
     yield from everything
 
 
+def files_by_package(mutants: Sequence[Mutant]) -> Dict[str, List[str]]:
+    """The files in which the mutants are."""
+    files: Dict[str, Set[str]] = {}
+    for mutant in mutants:
+        files.setdefault(mutant.package, set()).add(mutant.path)
+    return {package: sorted(paths) for package, paths in files.items()}
+
+
 def tracked_files() -> List[str]:
     """Files of the checkout that git knows, below it."""
     listing = subprocess.run(["git", "ls-files", "-z"], cwd=CHECKOUT, stdout=subprocess.PIPE, text=True, check=True)
@@ -103,8 +114,10 @@ class LineMap:
 class Copy:
     """A copy of the checkout, in which one file is a mutant's at a time."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, files: Dict[str, List[str]]) -> None:
+        """`files`: in which mutants are, by package."""
         self.place = place / "copy"
+        self._files = files
         # A mutant may send a signal to whom it should not: it sees no other processes.
         self._prefix = APART if can_run_apart() else []
         shutil.rmtree(self.place, ignore_errors=True)
@@ -131,15 +144,17 @@ class Copy:
         return done.returncode
 
     def map_of(self, package: str, marks: str, place: Path) -> LineMap:
-        """Return which tests with these marks execute which lines of a package; made once and kept.
+        """Return which tests with these marks execute which lines of a package's drawn files; made once and kept.
 
         Raises RuntimeError where the tests do not come to their end within MAP_SECONDS.
         """
-        path = place / f"map-{package.replace('/', '-')}-{marks.split()[0]}"
+        traced = os.pathsep.join(self._files[package])
+        digest = hashlib.sha256(traced.encode()).hexdigest()[:8]
+        path = place / f"map-{package.replace('/', '-')}-{marks.split()[0]}-{digest}"
         failed_path = Path(f"{path}.failed")
         if not failed_path.exists():
             path.unlink(missing_ok=True)
-            environment = {"HPK_MUTANTS_MAP": str(path), "HPK_MUTANTS_PACKAGE": package}
+            environment = {"HPK_MUTANTS_MAP": str(path), "HPK_MUTANTS_TRACED": traced}
             plugin = ("-p", "tests.mutants.line_map")
             self.pytest(*plugin, "-m", marks, PACKAGES[package], seconds=MAP_SECONDS, **environment)
         if not failed_path.exists():
@@ -212,15 +227,16 @@ def main() -> int:
     rows_file = place / "rows.jsonl"
     rows = [json.loads(line) for line in rows_file.read_text().splitlines()] if rows_file.exists() else []
     tried = {row["mutant"]: row for row in rows}
-    copy = Copy(place)
     packages = options.package or list(PACKAGES)
-    due = (mutant for mutant in drawn(options.seed, packages) if mutant.name not in {*equivalent, *tried})
-    packages_due = sorted({mutant.package for mutant in itertools.islice(due, max(0, options.count - len(tried)))})
+    candidates = list(itertools.islice(drawn(options.seed, packages), SPARE * options.count))
+    copy = Copy(place, files_by_package(candidates))
+    due = [mutant for mutant in candidates if mutant.name not in {*equivalent, *tried}]
+    packages_due = sorted(files_by_package(due[: max(0, options.count - len(tried))]))
     with ThreadPoolExecutor(options.at_once) as pool:
         list(pool.map(lambda package: copy.map_of(package, GATE, place), packages_due))
     names: List[str] = []
     counts = {"gate": 0, "all": 0}
-    for mutant in drawn(options.seed, packages):
+    for mutant in candidates:
         if len(names) == options.count:
             break
         if mutant.name in equivalent:
@@ -238,7 +254,7 @@ def main() -> int:
         print(f"{len(names):2}/{options.count} gate {row['gate']}, all {row['all']}: {mutant.name}", flush=True)
         (place / "mutants.json").write_text(json.dumps({"seed": options.seed, "mutants": names}, indent=1))
     print(f"{len(names)} mutants: the gate catches {counts['gate']}, all tests catch {counts['all']}")
-    return 0
+    return 0 if len(names) == options.count else 1
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ MEANINGS = {
     "HPK_FAULT_SEED": "the seed of the random faults",
     "HPK_FUZZ_DIR": "where the fuzzer has its files",
     "HPK_MUTANTS_MAP": "the file into which coverage writes which tests execute which lines",
-    "HPK_MUTANTS_PACKAGE": "the package whose lines those are",
+    "HPK_MUTANTS_TRACED": "the files whose lines those are",
     "HPK_STANDIN_PYTHON": "the interpreter that runs the stand-ins",
     "HPK_TEST_COUNT": "a file in which a role's script counts its commands",
     "HPK_TEST_FAIL": "what fails in a role's script: a unit, a type of file system",

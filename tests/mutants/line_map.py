@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+import threading
 from pathlib import Path
-from typing import Iterator, List
+from types import FrameType
+from typing import Any, Iterator, List
 
 import coverage
 import pytest
@@ -23,8 +26,33 @@ _failed: List[str] = []
 """Tests that fail without any mutant: what they say of one is nothing."""
 
 
+def _trace_threads_one_by_one() -> None:
+    """Begin to trace new threads one after the other.
+
+    CPython 3.11 refuses to begin with two at once (ceval.c, `_PyEval_SetTrace`). A thread for which it refuses that is
+    gone without a word: whoever waits for its work, waits for ever.
+    """
+    coverage_hook = threading.gettrace()
+    assert coverage_hook is not None, "coverage traces threads"
+    threading.settrace(None)
+    start_thread = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
+    turn = threading.Lock()
+
+    def trace_first_call(frame: FrameType, event: Any, arg: Any) -> Any:
+        with turn:
+            return coverage_hook(frame, event, arg)
+
+    def start_traced(thread: threading.Thread) -> None:
+        with turn:
+            sys.settrace(trace_first_call)
+        start_thread(thread)
+
+    threading.Thread._bootstrap_inner = start_traced  # type: ignore[attr-defined]
+
+
 def pytest_sessionstart(session: pytest.Session) -> None:
     _COVERAGE.start()
+    _trace_threads_one_by_one()
 
 
 @pytest.hookimpl(wrapper=True)

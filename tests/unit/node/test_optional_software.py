@@ -226,7 +226,10 @@ def test_no_lines_without_the_door_or_without_pam_or_beside_others(fake: Any) ->
     assert "root could not log in either" in run(node)["steps"][0]["error"] and sshd.read_text() == PAM
     door.touch()
     sshd.write_text(PAM + "account required pam_slurm_adopt.so\n")
+    (fake.root / "lib/security/pam_slurm_adopt.so").unlink()
+    fake.runner.calls.clear()
     assert "outside the kit's block" in run(node)["steps"][0]["error"]
+    assert fake.runner.calls == [], "refused before anything is installed"
 
 
 def test_sssd_conf_says_what_was_asked(fake: Any) -> None:

@@ -15,14 +15,16 @@ import hashlib
 import itertools
 import json
 import os
+import queue
 import random
 import shutil
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, Iterator, List, Sequence, Set
+from typing import Callable, Dict, Iterator, List, Sequence, Set, TypeVar, Union
 
 import coverage
 
@@ -58,6 +60,10 @@ PACKAGES = {
     "hyperpod_kit/untrusted": "tests/unit/untrusted",
 }
 """Package -> its unit tests."""
+
+Row = Dict[str, Union[str, int]]
+"""`mutant`, how many `tests` were run, and what came of those of the `gate` and of `all`."""
+Work = TypeVar("Work")
 
 
 @dataclass(frozen=True)
@@ -114,10 +120,8 @@ class LineMap:
 class Copy:
     """A copy of the checkout, in which one file is a mutant's at a time."""
 
-    def __init__(self, place: Path, files: Dict[str, List[str]]) -> None:
-        """`files`: in which mutants are, by package."""
-        self.place = place / "copy"
-        self._files = files
+    def __init__(self, place: Path) -> None:
+        self.place = place
         # A mutant may send a signal to whom it should not: it sees no other processes.
         self._prefix = APART if can_run_apart() else []
         shutil.rmtree(self.place, ignore_errors=True)
@@ -143,40 +147,6 @@ class Copy:
             return 124
         return done.returncode
 
-    def map_of(self, package: str, marks: str, place: Path) -> LineMap:
-        """Return which tests with these marks execute which lines of a package's drawn files; made once and kept.
-
-        Raises RuntimeError where the tests do not come to their end within MAP_SECONDS.
-        """
-        traced = os.pathsep.join(self._files[package])
-        digest = hashlib.sha256(traced.encode()).hexdigest()[:8]
-        path = place / f"map-{package.replace('/', '-')}-{marks.split()[0]}-{digest}"
-        failed_path = Path(f"{path}.failed")
-        if not failed_path.exists():
-            path.unlink(missing_ok=True)
-            environment = {"HPK_MUTANTS_MAP": str(path), "HPK_MUTANTS_TRACED": traced}
-            plugin = ("-p", "tests.mutants.line_map")
-            self.pytest(*plugin, "-m", marks, PACKAGES[package], seconds=MAP_SECONDS, **environment)
-        if not failed_path.exists():
-            raise RuntimeError(f"{PACKAGES[package]} ({marks}) did not end within {MAP_SECONDS} s")
-        data = coverage.CoverageData(basename=str(path))
-        data.read()
-        failed = json.loads(failed_path.read_text())
-        if failed:
-            print(f"{len(failed)} of {PACKAGES[package]} ({marks}) fail without a mutant: {failed_path}", flush=True)
-        return LineMap(data, failed)
-
-    def tests_of(self, mutant: Mutant, line_map: LineMap) -> List[str]:
-        """Those that execute its line, those that execute the fewest lines of its file first."""
-        file = str(self.place / mutant.path)
-        contexts_by_line = line_map.data.contexts_by_lineno(file)
-        tests = set(contexts_by_line.get(mutant.site.line, [])) - {"", *line_map.failed}
-        lines = {test: 0 for test in tests}
-        for contexts in contexts_by_line.values():
-            for test in tests & set(contexts):
-                lines[test] += 1
-        return sorted(tests, key=lambda test: (lines[test], test))[:MOST_TESTS]
-
     def catches(self, mutant: Mutant, tests: Sequence[str]) -> str:
         """What comes of the tests on the mutant."""
         if not tests:
@@ -190,23 +160,116 @@ class Copy:
             path.write_text(source)
         if code == USAGE_ERROR:
             raise RuntimeError(f"pytest does not know a test of {mutant.name}: remove the maps in {self.place.parent}")
+        if code < 0:
+            raise RuntimeError(f"the tests of {mutant.name} were ended by signal {-code}, from outside")
         if code == 0:
             return "missed"
         return "caught"
 
-    def try_on(self, mutant: Mutant, place: Path) -> Dict[str, object]:
-        """Return the row of a mutant: what the gate's tests say, and where they miss it, what all say."""
-        gate_tests = self.tests_of(mutant, self.map_of(mutant.package, GATE, place))
-        gate = self.catches(mutant, gate_tests)
-        row: Dict[str, object] = {"mutant": mutant.name, "tests": len(gate_tests), "gate": gate, "all": gate}
-        if gate == "caught":
-            return row
-        full_tests = self.tests_of(mutant, self.map_of(mutant.package, FULL, place))
-        full = self.catches(mutant, full_tests)
-        row["tests"] = len(gate_tests) + len(full_tests)
-        if full_tests:
-            row["all"] = full
+
+class Maps:
+    """Which tests execute which lines of the drawn files, by package and marks; each made once and kept in `place`."""
+
+    def __init__(self, place: Path, files: Dict[str, List[str]]) -> None:
+        """`files`: in which mutants are, by package."""
+        self._place = place
+        self._files = files
+        self._lock_by_package = {package: threading.Lock() for package in files}
+
+    def make_and_read(self, copy: Copy, package: str, marks: str) -> LineMap:
+        """Return the map of a package's tests with these marks, made in the copy where there is none.
+
+        Raises RuntimeError where the tests do not come to their end within MAP_SECONDS.
+        """
+        traced = os.pathsep.join(self._files[package])
+        digest = hashlib.sha256(traced.encode()).hexdigest()[:8]
+        path = self._place / f"map-{package.replace('/', '-')}-{marks.split()[0]}-{digest}"
+        failed_path = Path(f"{path}.failed")
+        with self._lock_by_package[package]:
+            if not failed_path.exists():
+                path.unlink(missing_ok=True)
+                environment = {"HPK_MUTANTS_MAP": str(path), "HPK_MUTANTS_TRACED": traced}
+                plugin = ("-p", "tests.mutants.line_map")
+                copy.pytest(*plugin, "-m", marks, PACKAGES[package], seconds=MAP_SECONDS, **environment)
+        if not failed_path.exists():
+            raise RuntimeError(f"{PACKAGES[package]} ({marks}) did not end within {MAP_SECONDS} s")
+        data = coverage.CoverageData(basename=str(path))
+        data.read()
+        failed = json.loads(failed_path.read_text())
+        if failed:
+            print(f"{len(failed)} of {PACKAGES[package]} ({marks}) fail without a mutant: {failed_path}", flush=True)
+        return LineMap(data, failed)
+
+    def tests_of(self, mutant: Mutant, copy: Copy, marks: str) -> List[str]:
+        """The tests that execute the mutant's line, those that execute the fewest lines of its file first."""
+        line_map = self.make_and_read(copy, mutant.package, marks)
+        contexts_by_line: Dict[int, List[str]] = {}
+        for file in line_map.data.measured_files():
+            if file.endswith(f"/{mutant.path}"):
+                contexts_by_line = line_map.data.contexts_by_lineno(file)
+        tests = set(contexts_by_line.get(mutant.site.line, [])) - {"", *line_map.failed}
+        lines = {test: 0 for test in tests}
+        for contexts in contexts_by_line.values():
+            for test in tests & set(contexts):
+                lines[test] += 1
+        return sorted(tests, key=lambda test: (lines[test], test))[:MOST_TESTS]
+
+
+def try_mutant(mutant: Mutant, copy: Copy, maps: Maps) -> Row:
+    """Return the row of a mutant: what the gate's tests say, and where they miss it, what all say."""
+    gate_tests = maps.tests_of(mutant, copy, GATE)
+    gate = copy.catches(mutant, gate_tests)
+    row: Row = {"mutant": mutant.name, "tests": len(gate_tests), "gate": gate, "all": gate}
+    if gate == "caught":
         return row
+    full_tests = maps.tests_of(mutant, copy, FULL)
+    full = copy.catches(mutant, full_tests)
+    row["tests"] = len(gate_tests) + len(full_tests)
+    if full_tests:
+        row["all"] = full
+    return row
+
+
+class Trials:
+    """Tries mutants on `at_once` copies beside each other, and appends their rows to a file."""
+
+    def __init__(self, place: Path, maps: Maps, at_once: int) -> None:
+        self._rows_file = place / "rows.jsonl"
+        self._maps = maps
+        self._at_once = at_once
+        self._copies: queue.Queue[Copy] = queue.Queue()
+        for number in range(at_once):
+            self._copies.put(Copy(place / f"copy-{number}"))
+        self.rows: Dict[str, Row] = {}
+        if self._rows_file.exists():
+            entries = [json.loads(line) for line in self._rows_file.read_text().splitlines()]
+            self.rows = {entry["mutant"]: entry for entry in entries}
+
+    def make_maps(self, packages: Sequence[str]) -> None:
+        """Make the gate's maps of these packages."""
+        self._run_in_copies(lambda copy, package: self._maps.make_and_read(copy, package, GATE), packages)
+
+    def try_all(self, mutants: Sequence[Mutant]) -> None:
+        """Try those that have no row yet."""
+        self._run_in_copies(self._try_one, [mutant for mutant in mutants if mutant.name not in self.rows])
+
+    def _try_one(self, copy: Copy, mutant: Mutant) -> None:
+        row = try_mutant(mutant, copy, self._maps)
+        with open(self._rows_file, "a") as stream:
+            stream.write(json.dumps(row) + "\n")
+        self.rows[mutant.name] = row
+        print(f"gate {row['gate']}, all {row['all']}: {mutant.name}", flush=True)
+
+    def _run_in_copies(self, work: Callable[[Copy, Work], object], entries: Sequence[Work]) -> None:
+        def run(entry: Work) -> None:
+            copy = self._copies.get()
+            try:
+                work(copy, entry)
+            finally:
+                self._copies.put(copy)
+
+        with ThreadPoolExecutor(self._at_once) as pool:
+            list(pool.map(run, entries))
 
 
 def read(path: Path) -> Dict[str, str]:
@@ -218,43 +281,31 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=30)
     parser.add_argument("--place", type=Path, default=CHECKOUT / "build/mutants")
-    parser.add_argument("--at-once", type=int, default=2, help="maps that are made beside each other")
+    parser.add_argument("--at-once", type=int, default=2, help="copies that run tests beside each other")
     parser.add_argument("--package", action="append", choices=PACKAGES, help="only of this one; may be repeated")
     options = parser.parse_args()
     place: Path = options.place.resolve()
     place.mkdir(parents=True, exist_ok=True)
     equivalent = read(place / "equivalent.json")
-    rows_file = place / "rows.jsonl"
-    rows = [json.loads(line) for line in rows_file.read_text().splitlines()] if rows_file.exists() else []
-    tried = {row["mutant"]: row for row in rows}
-    packages = options.package or list(PACKAGES)
-    candidates = list(itertools.islice(drawn(options.seed, packages), SPARE * options.count))
-    copy = Copy(place, files_by_package(candidates))
-    due = [mutant for mutant in candidates if mutant.name not in {*equivalent, *tried}]
-    packages_due = sorted(files_by_package(due[: max(0, options.count - len(tried))]))
-    with ThreadPoolExecutor(options.at_once) as pool:
-        list(pool.map(lambda package: copy.map_of(package, GATE, place), packages_due))
-    names: List[str] = []
-    counts = {"gate": 0, "all": 0}
-    for mutant in candidates:
-        if len(names) == options.count:
-            break
-        if mutant.name in equivalent:
-            continue
-        row = tried.get(mutant.name)
-        if row is None:
-            row = copy.try_on(mutant, place)
-            with open(rows_file, "a") as stream:
-                stream.write(json.dumps(row) + "\n")
-        if row["tests"] == 0:
-            continue  # no unit test executes its line in process: other tests do, or none
-        names.append(mutant.name)
-        for suite in counts:
-            counts[suite] += row[suite] == "caught"
-        print(f"{len(names):2}/{options.count} gate {row['gate']}, all {row['all']}: {mutant.name}", flush=True)
-        (place / "mutants.json").write_text(json.dumps({"seed": options.seed, "mutants": names}, indent=1))
-    print(f"{len(names)} mutants: the gate catches {counts['gate']}, all tests catch {counts['all']}")
-    return 0 if len(names) == options.count else 1
+    drawn_mutants = itertools.islice(drawn(options.seed, options.package or list(PACKAGES)), SPARE * options.count)
+    all_candidates = list(drawn_mutants)
+    candidates = [mutant for mutant in all_candidates if mutant.name not in equivalent]
+    trials = Trials(place, Maps(place, files_by_package(all_candidates)), options.at_once)
+    trials.make_maps(sorted(files_by_package(candidates[: options.count])))
+    counted: List[Row] = []
+    tried = 0
+    while len(counted) < options.count and tried < len(candidates):
+        batch = candidates[tried : tried + options.count - len(counted)]
+        trials.try_all(batch)
+        tried += len(batch)
+        rows = [trials.rows[mutant.name] for mutant in batch]
+        counted += [row for row in rows if row["tests"]]  # otherwise no unit test executes the line in process
+    names = [row["mutant"] for row in counted]
+    (place / "mutants.json").write_text(json.dumps({"seed": options.seed, "mutants": names}, indent=1))
+    gate = sum(row["gate"] == "caught" for row in counted)
+    full = sum(row["all"] == "caught" for row in counted)
+    print(f"{len(counted)} mutants: the gate catches {gate}, all tests catch {full}")
+    return 0 if len(counted) == options.count else 1
 
 
 if __name__ == "__main__":

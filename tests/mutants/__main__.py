@@ -41,6 +41,7 @@ SPARE = 3
 GATE = "not full and not rehearsal"
 FULL = "full and not rehearsal"
 USAGE_ERROR = 4
+PENDING = "not tried yet"
 PACKAGES = {
     "hyperpod_kit/aws": "tests/unit/aws",
     "hyperpod_kit/bundle": "tests/unit/bundle",
@@ -215,19 +216,19 @@ class Maps:
         return sorted(tests, key=lambda test: (lines[test], test))[:MOST_TESTS]
 
 
-def try_mutant(mutant: Mutant, copy: Copy, maps: Maps) -> Row:
-    """Return the row of a mutant: what the gate's tests say, and where they miss it, what all say."""
-    gate_tests = maps.tests_of(mutant, copy, GATE)
-    gate = copy.catches(mutant, gate_tests)
-    row: Row = {"mutant": mutant.name, "tests": len(gate_tests), "gate": gate, "all": gate}
-    if gate == "caught":
-        return row
-    full_tests = maps.tests_of(mutant, copy, FULL)
-    full = copy.catches(mutant, full_tests)
-    row["tests"] = len(gate_tests) + len(full_tests)
-    if full_tests:
-        row["all"] = full
-    return row
+def try_gate(mutant: Mutant, copy: Copy, maps: Maps) -> Row:
+    """Return the row of a mutant: what the gate's tests say; where they miss it, `all` comes later."""
+    tests = maps.tests_of(mutant, copy, GATE)
+    outcome = copy.catches(mutant, tests)
+    every = outcome if outcome == "caught" else PENDING
+    return {"mutant": mutant.name, "tests": len(tests), "gate": outcome, "all": every}
+
+
+def try_full(mutant: Mutant, copy: Copy, maps: Maps, row: Row) -> Row:
+    """Return the row of a mutant that the gate misses with what all tests say."""
+    tests = maps.tests_of(mutant, copy, FULL)
+    outcome = copy.catches(mutant, tests) if tests else row["gate"]
+    return {**row, "tests": int(row["tests"]) + len(tests), "all": outcome}
 
 
 class Trials:
@@ -250,15 +251,23 @@ class Trials:
         self._run_in_copies(lambda copy, package: self._maps.make_and_read(copy, package, GATE), packages)
 
     def try_all(self, mutants: Sequence[Mutant]) -> None:
-        """Try those that have no row yet."""
-        self._run_in_copies(self._try_one, [mutant for mutant in mutants if mutant.name not in self.rows])
+        """Try those that have no row yet; the full tests come last: their maps take long."""
+        self._run_in_copies(self._try_gate, [mutant for mutant in mutants if mutant.name not in self.rows])
+        missed = [mutant for mutant in mutants if self.rows[mutant.name]["all"] == PENDING]
+        self._run_in_copies(self._try_full, missed)
 
-    def _try_one(self, copy: Copy, mutant: Mutant) -> None:
-        row = try_mutant(mutant, copy, self._maps)
+    def _try_gate(self, copy: Copy, mutant: Mutant) -> None:
+        self._append(try_gate(mutant, copy, self._maps))
+
+    def _try_full(self, copy: Copy, mutant: Mutant) -> None:
+        self._append(try_full(mutant, copy, self._maps, self.rows[mutant.name]))
+
+    def _append(self, row: Row) -> None:
+        """Append a row; the last one of a mutant counts."""
         with open(self._rows_file, "a") as stream:
             stream.write(json.dumps(row) + "\n")
-        self.rows[mutant.name] = row
-        print(f"gate {row['gate']}, all {row['all']}: {mutant.name}", flush=True)
+        self.rows[str(row["mutant"])] = row
+        print(f"gate {row['gate']}, all {row['all']}: {row['mutant']}", flush=True)
 
     def _run_in_copies(self, work: Callable[[Copy, Work], object], entries: Sequence[Work]) -> None:
         def run(entry: Work) -> None:

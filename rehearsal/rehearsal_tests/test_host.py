@@ -7,7 +7,7 @@ from hyperpod_rehearsal.machines import host
 PASSWD = """\
 root:x:0:0:root:/root:/bin/bash
 daemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin
-me:x:1000:1000::/home/me:/bin/bash
+me:x:1000:100::/home/me:/bin/bash
 alice:x:1001:1001::/home/alice:/bin/zsh
 backup:x:1002:1002::/:/usr/sbin/nologin
 bob\x1b]0;x:x:1003:1003::/home/bob:/bin/sh

@@ -252,3 +252,19 @@ def test_a_state_of_something_else_is_left_as_it_is(text: str, tmp_path: Path) -
             tmp_path / "state", AlertSinks(), lambda _: {"/a": Alert("/a", "", "")}, ["/a"], now=0.0
         )
     assert (tmp_path / "state").read_text() == text and os.stat(tmp_path / "state").st_nlink == 1
+
+
+@pytest.mark.parametrize("since", [0, 0.0, 1.5, outbox.MAX_TIMESTAMP - 1])
+def test_an_alert_stands_since_any_moment(since: float, tmp_path: Path) -> None:
+    """Zero, too: an earlier build did not note since when."""
+    standing = {"/a": outbox.StandingAlert(Alert("/a", "", ""), since)}
+    outbox.write(tmp_path / "state", standing)
+    assert outbox.read_standing_alerts_or_empty(tmp_path / "state") == standing
+
+
+@pytest.mark.parametrize("since", ["-1", "true", '"1"', "null", str(outbox.MAX_TIMESTAMP)])
+def test_what_is_no_moment_is_refused(since: str, tmp_path: Path) -> None:
+    row = f'{{"subject": "", "sentence": "", "to": [], "accepted": [], "over": false, "since": {since}}}'
+    (tmp_path / "state").write_text(f'{{"format": "{outbox.FORMAT}", "alerts": {{"/a": {row}}}}}')
+    with pytest.raises(UsageError, match="is not a time"):
+        outbox.read_standing_alerts_or_empty(tmp_path / "state")

@@ -107,6 +107,15 @@ def test_weights_are_read_beside_a_run_that_goes_on(root: str, saved: list[str])
         assert manager.save(4, State(net(4), extra=said(4), rng=False)).wait("durable", 60)
 
 
+def test_a_tensor_of_this_rank_alone_in_another_shape_is_the_states_fault(root: str, saved: list[str]) -> None:
+    """It is in no plan: the shard's header says it, before anything is filled, and no older checkpoint is tried."""
+    model = net()
+    extra = {**said(0), "tensor": torch.ones(3)}
+    with pytest.raises(CheckpointError, match=rf"{saved[0]} does not fit this state: .*extra\.tensor is F32 \[2\]"):
+        load_state(root, State(model, extra=extra, rng=False))
+    assert float(parameter(model, "0.weight")[0, 0]) == 0.0
+
+
 def test_one_that_is_named_is_read_or_nothing(root: str, saved: list[str]) -> None:
     path = newest_file(root, saved[1], "shard-*")
     flip(path, path.stat().st_size // 2)

@@ -360,3 +360,14 @@ def test_what_cannot_be_is_refused(folder):
         trainer(folder).train(resume_from_checkpoint=False)
     shutil.rmtree(folder / "checkpoints")
     assert trainer(folder, max_steps=4).train(resume_from_checkpoint=False).global_step == 4
+
+
+def test_what_lies_in_another_folder_is_loaded_by_the_trainer(folder, monkeypatch):
+    loaded = []
+    names = ["_load_from_checkpoint", "_load_optimizer_and_scheduler", "_load_scaler", "_load_rng_state"]
+    for name in names:
+        monkeypatch.setattr(Trainer, name, lambda _, path, name=name: loaded.append((name, path)))
+    training = trainer(folder)
+    for name in names:
+        getattr(training, name)("other")
+    assert loaded == [(name, "other") for name in names]

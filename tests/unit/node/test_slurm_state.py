@@ -11,6 +11,7 @@ from typing import Any, Callable, List
 
 import pytest
 
+from hyperpod_kit import audit
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.node.slurm import controller, hooks, lease, state
@@ -92,7 +93,13 @@ def test_a_lease_is_nobodys_then_ours_and_renewed(fake: Any) -> None:
 
 
 @pytest.mark.full
-def test_a_machine_that_renews_is_waited_for_and_one_that_has_ceased_is_replaced(fake: Any) -> None:
+def test_a_machine_that_renews_is_waited_for_and_one_that_has_ceased_is_replaced(
+    fake: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    actions: List[Any] = []
+    monkeypatch.setattr(
+        audit, "record_root_action_in_journal", lambda action, *_, owner, **__: actions.append((action, owner))
+    )
     one, said = keeper(fake)
     assert lease.try_take_and_delete_older(leases(fake), 0, OTHER) == 1
     alive_until = fake.clock.now + 90
@@ -109,6 +116,7 @@ def test_a_machine_that_renews_is_waited_for_and_one_that_has_ceased_is_replaced
         "two slurmctlds ever write it",
         f"Slurm's state in {BASE}/slurmctld is this machine's: ip-10-1-0-9 (i-0other) has not renewed for 40 s",
     ]
+    assert actions == [("took over", "ip-10-1-0-9 (i-0other)")]
     assert lease.write_heartbeat_if_still_owner(leases(fake), 1, "again") is False, (
         "the machine before finds out at its next renewal"
     )

@@ -11,7 +11,6 @@ import pytest
 from hyperpod_kit.errors import MountFailed
 from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.units import carrier_unit
-from hyperpod_kit.node.machine import systemd
 from hyperpod_kit.node.mounts import bring_up
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
 from hyperpod_kit.node.setup import kit_units
@@ -62,46 +61,46 @@ def names(first: int, end: int) -> List[str]:
 
 def test_a_batch_is_started_at_once_and_every_step_waits_for_its_own_unit(make_node: Any) -> None:
     fake = make_node(MOUNTS)
-    units = Systemd(fake)
+    systemd = Systemd(fake)
     outcomes = [bring_up.STEP.run(fake.node, mount.name) for mount in MOUNTS]
     assert all(outcome.changed for outcome in outcomes)
-    together = [order for order in units.orders if len(order) > 1]
+    together = [order for order in systemd.orders if len(order) > 1]
     assert together == [names(0, 16), names(16, 20)]
-    assert [order for order in units.orders if len(order) == 1] == [[mount.name] for mount in MOUNTS]
+    assert [order for order in systemd.orders if len(order) == 1] == [[mount.name] for mount in MOUNTS]
     another_process = replace(fake.node, starting_units=set())
     again = [bring_up.STEP.run(another_process, mount.name) for mount in MOUNTS]
-    assert not any(outcome.changed for outcome in again) and len(units.orders) == 22
+    assert not any(outcome.changed for outcome in again) and len(systemd.orders) == 22
 
 
 def test_what_runs_or_is_mounted_already_is_not_ordered(make_node: Any) -> None:
     fake = make_node(MOUNTS[:4])
-    units = Systemd(fake, active=["m01"])
+    systemd = Systemd(fake, active=["m01"])
     fake.mounted("/m02", "nfs4", "10.9.9.9:/")
     bring_up.STEP.run(fake.node, "m00")
-    assert units.orders[0] == ["m00", "m03"]
+    assert systemd.orders[0] == ["m00", "m03"]
     with pytest.raises(MountFailed, match="/m02 is"):
         bring_up.STEP.run(fake.node, "m02")
 
 
 def test_one_mount_alone_is_started_by_its_step(make_node: Any) -> None:
     fake = make_node(MOUNTS[:1])
-    units = Systemd(fake)
-    assert bring_up.STEP.run(fake.node, "m00").changed and units.orders == [["m00"]]
+    systemd = Systemd(fake)
+    assert bring_up.STEP.run(fake.node, "m00").changed and systemd.orders == [["m00"]]
 
 
 def test_a_unit_that_has_failed_meanwhile_is_not_tried_a_second_time(make_node: Any) -> None:
     fake = make_node(MOUNTS[:3])
-    units = Systemd(fake)
+    systemd = Systemd(fake)
     fake.runner.on("journalctl", out='{"MESSAGE": "mount.nfs4: access denied by server"}\n')
     program = Path(f"{fake.root}{kind_of(MOUNTS[1]).program}")
     program.parent.mkdir(parents=True, exist_ok=True)
     program.touch()
     assert bring_up.STEP.run(fake.node, "m00").changed
-    units.states[carrier_unit(MOUNTS[1])] = "failed"
+    systemd.states[carrier_unit(MOUNTS[1])] = "failed"
     with pytest.raises(MountFailed, match="access denied by server"):
         bring_up.STEP.run(fake.node, "m01")
     assert bring_up.STEP.run(fake.node, "m02").changed
-    assert units.orders == [names(0, 3), ["m00"], ["m02"]]
+    assert systemd.orders == [names(0, 3), ["m00"], ["m02"]]
 
 
 def test_what_a_boot_started_is_recorded_before_its_unit_gets_another_text(
@@ -119,7 +118,7 @@ def test_what_a_boot_started_is_recorded_before_its_unit_gets_another_text(
             unit.write_text("ExecStart=after\n")
         return True
 
-    monkeypatch.setattr(systemd, "install_and_enable_bundled_units", install)
+    monkeypatch.setattr("hyperpod_kit.node.machine.systemd.install_and_enable_bundled_units", install)
     kit_units.STEP.run(fake.node)
     assert not bring_up.was_started_with_unit_or_unrecorded(fake.node, MOUNTS[0], "ExecStart=after\n")
     assert bring_up.was_started_with_unit_or_unrecorded(fake.node, MOUNTS[0], "ExecStart=before\n")

@@ -20,7 +20,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 from hyperpod_kit.checkpoint.repository.read import verify
 from hyperpod_kit.checkpoint.repository.records import catalog
-from hyperpod_kit.job.base.report import PREFIX
+from tests.support.job_events import job_events
 from tests.support.wait import until
 from tests.unit.job.cgroup_slurm import MOUNT, CgroupSlurm
 
@@ -225,10 +225,7 @@ class SavingJob:
 
     def reported(self, event: str) -> List[Dict[str, Any]]:
         """What `job run` has said of one kind."""
-        out = self.place / "out"
-        lines = out.read_text().splitlines() if out.exists() else []
-        found = [json.loads(line[len(PREFIX) :]) for line in lines if line.startswith(PREFIX)]
-        return [one for one in found if one["event"] == event]
+        return job_events(self.place / "out", event)
 
     def starts(self) -> List[Dict[str, Any]]:
         """What rank 0 has said of itself, at each start."""

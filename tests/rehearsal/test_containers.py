@@ -84,7 +84,7 @@ def test_a_bare_srun_is_told_its_checkpoint_in_an_image_without_python(pyxis: Dr
     assert told.splitlines().count("from none") == 4 and told.endswith("exit 0\n"), told
     assert told.count("starts at step 0: no checkpoint was ever committed") == 1
     refused = srun(pyxis, SH, "echo started", user="trainer", env="HPK_AUTO_RESUME=1 HPK_CHECKPOINT_ROOT=/away/run")
-    assert "no checkpoint was chosen from /away/run: error: cannot use /away/run: /away is not there" in refused
+    assert "no checkpoint was chosen from /away/run: error: cannot use /away/run: /away does not exist" in refused
     assert "started" not in refused.splitlines() and "HPK_AUTO_RESUME=0 starts it as it is" in refused
     assert refused.endswith("exit 1\n")
 

@@ -23,7 +23,7 @@ TRAINER = Path(__file__).with_name("data_trainer.py")
 SCRIPT = f"""\
 #!/bin/bash
 #SBATCH -N1 --ntasks=2 --overcommit --open-mode=append --chdir={HERE} --output={HERE}/out --auto-resume=1
-exec hyperpod-kit job run --checkpoint-root {HERE}/root --srun-args=--overcommit -- \\
+exec hyperpod-kit job run --json-lines --checkpoint-root {HERE}/root --srun-args=--overcommit -- \\
     {PYTHON} {HERE}/trainer.py {HERE}/index {HERE}/ledger {HERE}/epochs 0.1
 """
 

@@ -3,7 +3,6 @@ on a real Slurm whose nodes have bundles of their own."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import tempfile
@@ -12,9 +11,9 @@ from typing import Any, Dict, Iterator, List, cast
 
 import pytest
 
-from hyperpod_kit.job.base.report import PREFIX
 from tests.support import bundles
 from tests.support.bundles import REPOSITORY, BundleRoot
+from tests.support.job_events import job_events
 from tests.support.rows import full
 from tests.support.wait import until
 from tests.unit.job.private_slurm import PrivateSlurm, running
@@ -75,10 +74,7 @@ class BundledJob:
         self.id = slurm.sbatch(str(script), cwd=self.place)
 
     def events(self, kind: str) -> List[Dict[str, Any]]:
-        out = self.place / "out"
-        lines = out.read_text().splitlines() if out.exists() else []
-        found = [json.loads(line[len(PREFIX) :]) for line in lines if line.startswith(PREFIX)]
-        return [event for event in found if event["event"] == kind]
+        return job_events(self.place / "out", kind)
 
     def checkpoints(self) -> List[Path]:
         return sorted(self.root.glob("seq-*/MANIFEST.json"))

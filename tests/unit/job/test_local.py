@@ -283,7 +283,12 @@ def test_torchrun_is_killed_with_its_workers_and_goes_on(job: LocalJob, tmp_path
     shm = tmp_path / "shm"
     shm.mkdir()
     job.env.update(HPK_SHM_DIR=str(shm), OMP_NUM_THREADS="1", STEPS="1000000")
-    job.start("torchrun", "--nproc-per-node", "2", str(ROOT / "examples/tutorial/train.py"))
+    job.start(
+        str(Path(sys.executable).with_name("torchrun")),
+        "--nproc-per-node",
+        "2",
+        str(ROOT / "examples/tutorial/train.py"),
+    )
     out = job.base / "out"
     until(lambda: job.checkpoints() > 1, what="a checkpoint", timeout=120)
     [torchrun] = [pid for pid in descendants.below(job.process.pid) if is_program(pid, "torchrun")]

@@ -13,7 +13,7 @@ from typing import Any, Dict, Iterator, List
 import pytest
 
 from hyperpod_kit.job import cli
-from hyperpod_kit.job.base.report import PREFIX
+from tests.support.job_events import job_events
 from tests.support.wait import until
 from tests.unit.job.private_slurm import PrivateSlurm, running
 from tests.unit.job.toy_trainer import commit_checkpoint
@@ -54,10 +54,7 @@ class Work:
         return self
 
     def events(self, kind: str) -> List[Dict[str, Any]]:
-        out = self.place / "out"
-        lines = out.read_text().splitlines() if out.exists() else []
-        found = [json.loads(line[len(PREFIX) :]) for line in lines if line.startswith(PREFIX)]
-        return [event for event in found if event["event"] == kind]
+        return job_events(self.place / "out", kind)
 
     def checkpoints(self) -> List[Path]:
         return sorted(self.root.glob("seq-*/MANIFEST.json"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import tempfile
@@ -14,8 +13,8 @@ import pytest
 
 from hyperpod_kit.errors import RunIsOwned
 from hyperpod_kit.job import cli
-from hyperpod_kit.job.base.report import PREFIX
 from hyperpod_kit.job.run.sole_run import JobRunLock
+from tests.support.job_events import job_events
 from tests.support.wait import until
 from tests.unit.job.private_slurm import PrivateSlurm, running
 
@@ -77,10 +76,7 @@ class SharedAllocation:
         self.id = slurm.sbatch(str(script), cwd=self.place)
 
     def events(self, log: str, kind: str) -> List[Dict[str, Any]]:
-        path = self.place / f"{log}.log"
-        lines = path.read_text().splitlines() if path.exists() else []
-        found = [json.loads(line[len(PREFIX) :]) for line in lines if line.startswith(PREFIX)]
-        return [event for event in found if event["event"] == kind]
+        return job_events(self.place / f"{log}.log", kind)
 
     def checkpoints(self, root: str) -> int:
         return len(list((self.place / root).glob("seq-*/MANIFEST.json")))

@@ -16,6 +16,6 @@ def slurm_site() -> Iterator[Site]:
 
 @pytest.fixture
 def site(slurm_site: Site) -> Iterator[Site]:
-    """Its jobs are cancelled after each test, also when it failed: the next one needs the nodes."""
+    """Its jobs are ended after each test, also when it failed: the next one needs the nodes."""
     yield slurm_site
-    slurm_site.cancel_jobs()
+    slurm_site.slurm.end_jobs()

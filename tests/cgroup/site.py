@@ -150,15 +150,6 @@ class Site:
             self.disk.close()
             shutil.rmtree(self.shm, ignore_errors=True)
 
-    def cancel_jobs(self) -> None:
-        """Return once Slurm has all nodes back, from whatever jobs run or wait."""
-        for job in self._jobs():
-            self.slurm.call("scancel", job)
-        until(lambda: not self._jobs(), what="an empty queue")
-
-    def _jobs(self) -> List[str]:
-        return self.slurm.call("squeue", "-h", "-o", "%A").split()
-
     def left_in_memory(self) -> List[str]:
         """Captures that lie in the nodes' shared memory."""
         return [str(path) for path in self.shm.glob("*/hyperpod-kit*/**/*.img")]

@@ -170,11 +170,7 @@ class PrivateSlurm:
     def stop(self) -> None:
         """End everything that was started here, jobs first. slurmstepds detach, so they are found by our SLURM_CONF."""
         with contextlib.suppress(Exception):
-            jobs = self.call("squeue", "-h", "-o", "%i").split()
-            if jobs:
-                self.call("scancel", "--signal=KILL", "--full", *jobs, check=False)
-                self.call("scancel", *jobs, check=False)
-            until(lambda: not self.call("squeue", "-h", "-t", "R,CG", "-o", "%i").split(), what="empty queue")
+            self.end_jobs()
         for daemon in reversed(list(self._daemons.values())):
             daemon.terminate()
         for daemon in self._daemons.values():
@@ -189,6 +185,14 @@ class PrivateSlurm:
         for root in (self._root, *self._nodes.values()):
             if root:
                 root.close()
+
+    def end_jobs(self) -> None:
+        """Return once no job runs, and Slurm has all nodes back."""
+        jobs = self.call("squeue", "-h", "-o", "%i").split()
+        if jobs:
+            self.call("scancel", "--signal=KILL", "--full", *jobs, check=False)
+            self.call("scancel", *jobs, check=False)
+        until(lambda: not self.call("squeue", "-h", "-t", "R,CG", "-o", "%i").split(), what="empty queue")
 
     def start_controller(self, *options: str) -> None:
         """Returns when slurmctld answers."""

@@ -134,8 +134,9 @@ def test_the_older_trainer_hears_that_a_newer_start_has_its_root(tmp_path: Path,
         second = Job(tmp_path, "second", root)
         until(lambda: all(any("error" in words for words in first.told(rank)) for rank in range(world)), 120)
         first.wait()
-        begun = second.told()[0]
+        # It takes the root before it writes its first line: the older one may have ended by then.
         until(lambda: second is not None and len(second.durable()) > 3, 120)
+        begun = second.told()[0]
         second.stop()
         second.wait()
     finally:

@@ -27,7 +27,7 @@ import types
 import warnings
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Mapping, Optional, Sequence, TextIO
+from typing import Any, Mapping, Optional, Sequence, TextIO, Tuple
 
 from tests.support.wait import Deadline
 
@@ -43,6 +43,7 @@ TORCH = (
 )
 TRANSFORMERS = (*TORCH, "transformers.trainer")
 _DESCRIPTORS = 4
+_STARTING = threading.Lock()
 
 
 class Forked:
@@ -66,7 +67,7 @@ class Forked:
             output, errors, *standard_input = descriptors
             fds = array.array("i", [output, errors, told.fileno(), *standard_input])
             ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)]
-            zygote(tuple(imported)).sendmsg([json.dumps(request).encode()], ancillary)
+            zygote(imported).sendmsg([json.dumps(request).encode()], ancillary)
         self.pid = self._number()
         self.returncode: Optional[int] = None
         self._ended = threading.Lock()
@@ -143,11 +144,16 @@ def run(words: Sequence[str], env: Mapping[str, str], **how: Any) -> subprocess.
     return subprocess.CompletedProcess(list(words), program.wait(), said, "")
 
 
-@lru_cache(maxsize=None)
 def zygote(imported: Sequence[str]) -> socket.socket:
     """Where a process that has imported these is asked for a program: a JSON object with `words`, `env` and `cwd`,
     perhaps with `session` for one of its own, and three or four descriptors: for its output, for its errors, to tell
-    its pid and its end, and for its input."""
+    its pid and its end, and for its input. Threads that ask at the same time are given the same one."""
+    with _STARTING:
+        return _start_zygote(tuple(imported))
+
+
+@lru_cache(maxsize=None)
+def _start_zygote(imported: Tuple[str, ...]) -> socket.socket:
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with its:
         code = f"import sys; sys.path[:] = {sys.path!r}; from tests.support import warm; warm.serve({its.fileno()})"
